@@ -1,0 +1,198 @@
+"""What a request is, as plain serialisable data: parameters in, token events out, and the states in between."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hasten.errors import InvalidRequest
+
+RequestId = int  # counted by the engine from 1; the public id ("chatcmpl-…") belongs to the server
+
+MAX_SEED = 2**64 - 1
+MAX_TOP_LOGPROBS = 20
+MAX_STOP_TOKEN_IDS = 128
+
+
+class RequestStatus(enum.Enum):
+    """Where a request is. `move_to` (scheduler) refuses every move that NEXT_STATUS does not list."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+NEXT_STATUS: Mapping[RequestStatus, frozenset[RequestStatus]] = {
+    RequestStatus.WAITING: frozenset({RequestStatus.RUNNING, RequestStatus.FINISHED}),
+    # back to WAITING: preempted
+    RequestStatus.RUNNING: frozenset({RequestStatus.WAITING, RequestStatus.FINISHED}),
+    RequestStatus.FINISHED: frozenset(),
+}
+
+
+class FinishReason(enum.Enum):
+    """Why a request ended. STOP and LENGTH are OpenAI's words; the others never reach a body as finish_reason."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn and when to stop. Checked on construction; every value is plain.
+
+    temperature 0 is greedy whatever else is set. top_k 0 and top_p 1 and min_p 0 are off. `max_tokens` None means the
+    rest of the context. `logprobs` is the number of alternatives wanted beside the chosen token (None: no logprobs at
+    all), `prompt_logprobs` the same for the prompt's tokens. `seed` None: one is drawn at arrival.
+    Penalties: repetition sees prompt and output, presence and frequency only the output.
+    `stop` strings are matched on the detokenized text by `hasten.tokenizer.text_stream`, never by the engine.
+
+    Raises: InvalidRequest naming the field.
+    """
+
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_int("top_k", self.top_k, -1, 2**31 - 1)
+        if self.max_tokens is not None:
+            _check_int("max_tokens", self.max_tokens, 0, 2**31 - 1)
+        if self.seed is not None:
+            # negative seeds are in use in the wild: two's complement keeps them apart
+            _check_int("seed", self.seed, -(2**63), MAX_SEED)
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_int(name, value, 0, MAX_TOP_LOGPROBS)
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise InvalidRequest(
+                f"stop_token_ids has {len(self.stop_token_ids)} entries, the limit is {MAX_STOP_TOKEN_IDS}",
+                param="stop_token_ids",
+            )
+        for text in self.stop:
+            if not isinstance(text, str) or not text:
+                raise InvalidRequest("stop must hold non-empty strings", param="stop")
+        for token_id, bias in self.logit_bias:
+            _check_int("logit_bias", token_id, 0, 2**31 - 1)
+            _check_range("logit_bias", bias, -100.0, 100.0)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+def _check_range(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InvalidRequest(f"{name} must be a finite number, got {value!r}", param=name)
+    if value < low or value > high or (open_low and value == low):
+        bracket = "(" if open_low else "["
+        raise InvalidRequest(f"{name} is {value}, it must be in {bracket}{low}, {high}]", param=name)
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequest(f"{name} must be a whole number, got {value!r}", param=name)
+    if value < low or value > high:
+        raise InvalidRequest(f"{name} is {value}, it must be in [{low}, {high}]", param=name)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as it crosses from server to engine: token ids and numbers only.
+
+    `sampling.seed` and `sampling.max_tokens` are resolved (never None) and `eos_token_ids` lists every end token of the
+    model (empty when the caller said ignore_eos). `arrival_s` is time.monotonic() when the first byte was read.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    arrival_s: float = 0.0
+    public_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probability of one token and of the best alternatives at its position (before temperature and cuts).
+
+    `logprob` is None only for the first prompt token. `top` holds (token id, logprob), best first, ties to the lower id.
+    """
+
+    token_id: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What the engine says about one request after one step.
+
+    `token_ids` are new tokens in order, an end or stop token included (`finish_reason` STOP and `stop_token_id` set: the
+    text layer leaves it out of the text). `logprobs` is aligned with token_ids, or empty. `prompt_logprobs` comes once.
+    The last event of a request has `finish_reason`; with ERROR, `error` has the message. `ledger` comes with the last.
+    """
+
+    request_id: RequestId
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str | None = None
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPart:
+    """One span of a request's wall time. Spans follow each other without gap or overlap."""
+
+    name: str  # "parse", "tokenize", "queue", "prefill", "decode", "preempted", "deliver"
+    start_ms: float  # since arrival
+    ms: float
+    detail: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the time of one request went (design, section 10); `parts` add up to `wall_ms`.
+
+    The one schema for /explain, responses, logs and reports. `predicted`, `miss` and `speculation` stay empty until the
+    features that fill them exist. `steps` names the engine steps: first scheduled, first token, last token.
+    """
+
+    id: str
+    wall_ms: float
+    ttft_ms: float | None
+    tpot_ms: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    parts: tuple[LedgerPart, ...] = ()
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    miss: Mapping[str, str | int] = field(default_factory=dict)
+    speculation: Mapping[str, float | int] = field(default_factory=dict)
+    steps: Mapping[str, int] = field(default_factory=dict)
+    num_preemptions: int = 0
