@@ -33,14 +33,10 @@ class EngineConfig:
     )
     max_model_len: int | None = option(None, "longest prompt + answer in tokens; auto: what the model and memory allow")
     max_num_seqs: int = option(64, "most requests in one step")
-    chunk: int | None = option(
-        None, "most prompt tokens of one request in one step; auto: 512 alone, 64 beside decodes"
-    )
+    chunk: int | None = option(None, "most prompt tokens of one request in one step; auto: 512 alone, 64 beside decodes")
     max_num_batched_tokens: int = option(512, "most tokens of all requests in one step")
     kv: KvFormat = option("auto", "format of the KV cache; auto is bf16; int8 halves it at a small measured loss")
-    batching: Batching = option(
-        "continuous", "continuous: join and leave at every step; static: whole batches, to compare"
-    )
+    batching: Batching = option("continuous", "continuous: join and leave at every step; static: whole batches, to compare")
 
     def resolved(self, **changes: Any) -> EngineConfig:
         """A copy with `changes` applied; unknown names raise TypeError."""
@@ -53,17 +49,13 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on; 0 picks a free one and prints it")
-    served_model_name: tuple[str, ...] = option(
-        (), "name clients use for the model; repeatable; default: MODEL as typed"
-    )
+    served_model_name: tuple[str, ...] = option((), "name clients use for the model; repeatable; default: MODEL as typed")
     api_key: tuple[str, ...] = option((), "key clients must send as a Bearer token; repeatable; also HASTEN_API_KEY")
     cors: tuple[str, ...] = option((), "origin allowed to call from a browser; repeatable; off by default")
     max_body: str = option("8MB", "largest request body")
     grace_s: float = option(30.0, "seconds running answers get to finish after SIGTERM")
     chat_template: str | None = option(None, "file with a chat template to use in place of the model's own")
-    metrics_names: Literal["hasten", "vllm"] = option(
-        "hasten", "prefix of /metrics; vllm keeps existing dashboards working"
-    )
+    metrics_names: Literal["hasten", "vllm"] = option("hasten", "prefix of /metrics; vllm keeps existing dashboards working")
     access_log: bool = option(False, "one line per request on stderr")
 
 
