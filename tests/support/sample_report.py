@@ -24,9 +24,7 @@ def sample_report() -> Report:
             Section(
                 "Figures",
                 (
-                    Figures(
-                        (Figure("TTFT p50", 50.1234, "ms", "95 %: 48 to 53"), Figure("errors", 3), Figure("nothing", None))
-                    ),
+                    Figures((Figure("TTFT p50", 50.1234, "ms", "95 %: 48 to 53"), Figure("errors", 3), Figure("none", None))),
                     Note("warning", "The client was busy."),
                     Text(HOSTILE),
                 ),
@@ -39,9 +37,7 @@ def sample_report() -> Report:
                         (Column("metric"), Column("p50", "ms", 2), Column("count")),
                         (("ttft", 50.1234, 1200), (HOSTILE, None, 7)),
                     ),
-                    Plot(
-                        "TTFT by load", "TTFT grows with load; B grows faster.", "requests at once", "TTFT (ms)", (ttft, other)
-                    ),
+                    Plot("TTFT by load", "TTFT grows with load, B faster.", "requests at once", "TTFT (ms)", (ttft, other)),
                     Plot("Gaps", "Most gaps are 5 to 11 ms.", "token", "gap (ms)", (many,), kind="step", y_log=True),
                     Plot(
                         "Errors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import xml.etree.ElementTree as ET
@@ -169,7 +170,7 @@ def test_linear_ticks_cover_the_range(low: float, high: float):
     assert ticks[0] <= low
     assert ticks[-1] >= high
     assert 2 <= len(ticks) <= 9
-    steps = [b - a for a, b in zip(ticks, ticks[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(ticks)]
     assert max(steps) == pytest.approx(min(steps))
 
 

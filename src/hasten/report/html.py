@@ -30,7 +30,8 @@ thead th{color:var(--soft);font-weight:600}
 .note.warning{border-color:#E69F00}.note.error{border-color:#D55E00}
 svg.plot{display:block;width:100%;max-width:640px;height:auto;margin:.5em 0}
 details{margin:.2em 0 1em}summary{cursor:pointer;color:var(--soft)}
-.facts td:first-child{color:var(--soft);white-space:nowrap;vertical-align:top}.facts td+td{text-align:left;white-space:normal;overflow-wrap:anywhere}
+.facts td:first-child{color:var(--soft);white-space:nowrap;vertical-align:top}
+.facts td+td{text-align:left;white-space:normal;overflow-wrap:anywhere}
 @media print{body{font-size:11pt}main{max-width:none}details{display:block}h2,h3{break-after:avoid}
 svg,table,.figure{break-inside:avoid}}
 """
