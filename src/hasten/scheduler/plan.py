@@ -54,7 +54,7 @@ class StepPlan:
     """One step, as a delta to what the executor already knows. Applied in the order of the fields."""
 
     step_id: int
-    finished: tuple[RequestId, ...] = ()  # forget these first: ended or cancelled
+    finished: tuple[RequestId, ...] = ()  # forget these first: ended or cancelled; unknown ids are ignored
     new: tuple[NewRequest, ...] = ()
     block_tables: tuple[BlockTableUpdate, ...] = ()
     chunks: tuple[ScheduledChunk, ...] = ()
