@@ -1,0 +1,140 @@
+"""From a model file and a configuration to an engine that can be started."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from hasten.config import EngineConfig
+from hasten.engine.engine import Engine
+from hasten.engine.executor import Executor
+from hasten.engine.machine import cpu_limits, free_memory_bytes
+from hasten.engine.memory import MemoryPlan, budget, plan_memory
+from hasten.errors import UsageError
+from hasten.kv_store import KvLayout, KvStoreFormat
+from hasten.models.spec import ModelSpec
+from hasten.tokenizer.tokenizer import Tokenizer
+from hasten.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """What `load_engine` made. `config` has no `auto` left; `close` stops and frees all of it."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    executor: Executor
+    engine: Engine
+    config: EngineConfig
+    memory: MemoryPlan
+
+    def close(self) -> None:
+        """Stop the engine (open requests are cancelled), free the executor, close the file. Idempotent."""
+        self.engine.stop()
+        self.executor.close()
+        self.checkpoint.close()
+
+
+def load_engine(model_path: str | os.PathLike[str], config: EngineConfig, *, debug: bool = False) -> LoadedEngine:
+    """Open a model and get everything ready to run it; the engine's thread is not started yet.
+
+    Raises: BadFile, Unsupported (the file), UsageError (the configuration), DoesNotFit (memory).
+    """
+    from hasten.tokenizer import load as load_tokenizer
+    from hasten.weights import open_checkpoint
+
+    config = resolve_config(config)
+    checkpoint = open_checkpoint(model_path)
+    try:
+        # the tokenizer's tables are built in native code while the weights are read: each takes about half of the start
+        with ThreadPoolExecutor(1, thread_name_prefix="hasten-load") as pool:
+            tokenizer = pool.submit(load_tokenizer, checkpoint.tokenizer, vocab_size=checkpoint.spec.vocab_size)
+            memory = _plan(checkpoint, config)
+            config = config.resolved(max_model_len=memory.max_model_len)
+            executor = _executor(checkpoint, config, memory)
+            try:
+                engine = Engine(executor, config, debug=debug)
+                return LoadedEngine(checkpoint, tokenizer.result(), executor, engine, config, memory)
+            except BaseException:
+                executor.close()
+                raise
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def resolve_config(config: EngineConfig) -> EngineConfig:
+    """Settle what the model has no say in: threads and the KV format. Raises UsageError for numbers out of range."""
+    for name, low in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("threads", 1), ("chunk", 0)):
+        value = getattr(config, name)
+        if value is not None and value < low:
+            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be at least {low}")
+    return config.resolved(
+        threads=config.threads or cpu_limits().num_cpus,
+        kv="bf16" if config.kv == "auto" else config.kv,
+    )
+
+
+def _plan(checkpoint: Checkpoint, config: EngineConfig) -> MemoryPlan:
+    spec = checkpoint.spec
+    limits = {"max_num_batched_tokens": config.max_num_batched_tokens, "max_num_seqs": config.max_num_seqs}
+    if config.executor == "reference":
+        layout = KvLayout("f32", spec.num_layers, spec.num_kv_heads, spec.head_dim)
+        weight_bytes, scratch_bytes = dense_bytes(spec), reference_scratch_bytes(spec, config.max_num_batched_tokens)
+    else:
+        from hasten.engine import native
+
+        kv_format: KvStoreFormat = "int8" if config.kv == "int8" else "bf16"
+        layout = KvLayout(kv_format, spec.num_layers, spec.num_kv_heads, spec.head_dim)
+        weight_bytes = native.weight_bytes(checkpoint)
+        scratch_bytes = native.scratch_bytes(spec, **limits, threads=config.threads, kv_format=kv_format)
+    return plan_memory(
+        spec,
+        config,
+        layout,
+        budget_bytes=budget(config.memory, free_memory_bytes()),
+        weight_bytes=weight_bytes,
+        scratch_bytes=scratch_bytes,
+    )
+
+
+def dense_bytes(spec: ModelSpec) -> int:
+    """Bytes of all weights in float32."""
+    q_dim, kv_dim = spec.num_q_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    layer = spec.hidden_size * (2 * q_dim + 2 * kv_dim + 3 * spec.intermediate_size + 2)
+    embeddings = spec.vocab_size * (1 if spec.tied_head else 2)
+    return 4 * (spec.num_layers * layer + spec.hidden_size * (embeddings + 1))
+
+
+def reference_scratch_bytes(spec: ModelSpec, max_num_batched_tokens: int) -> int:
+    """Bytes of the arrays of the reference executor's widest step: activations, and the scores of a full context."""
+    per_token = (
+        4 * spec.hidden_size + 3 * spec.intermediate_size + 2 * spec.num_q_heads * spec.max_position + 2 * spec.vocab_size
+    )
+    return 4 * max_num_batched_tokens * per_token
+
+
+def _executor(checkpoint: Checkpoint, config: EngineConfig, memory: MemoryPlan) -> Executor:
+    if config.executor == "reference":
+        from hasten.engine.reference import ReferenceExecutor
+
+        return ReferenceExecutor(
+            checkpoint,
+            num_blocks=memory.num_blocks,
+            max_model_len=memory.max_model_len,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+        )
+    from hasten.engine.native import NativeExecutor
+
+    return NativeExecutor(
+        checkpoint,
+        num_blocks=memory.num_blocks,
+        max_model_len=memory.max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+        kv_format=config.kv,
+        isa=config.isa,
+        threads=config.threads,
+    )
