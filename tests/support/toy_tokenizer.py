@@ -19,7 +19,7 @@ CHAT_TEMPLATE = (
 
 def byte_char(byte: int) -> str:
     """GPT-2's visible character of a byte, from the rule: Latin-1's printable ones stay, the others follow from U+0100."""
-    others = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or 174 <= b)]
+    others = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or b >= 174)]
     return chr(256 + others.index(byte)) if byte in others else chr(byte)
 
 

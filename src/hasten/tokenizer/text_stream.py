@@ -161,6 +161,9 @@ class TextStream:
         data = self._tail + data
         text, consumed = codecs.utf_8_decode(data, "replace", final)
         self._tail = data[consumed:]
+        if self._tail[:1] == b"\xed" and self._tail[1:] >= b"\xa0":
+            # the start of a surrogate: CPython keeps it for its "surrogatepass", but no byte can make it valid
+            text, self._tail = text + "\ufffd\ufffd", b""
         if self._matcher is not None and text:
             self._state, num_read, self.stopped_by = self._matcher.feed(self._state, text)
             if self.stopped_by is not None:
