@@ -1,0 +1,40 @@
+"""The ASGI application: routes, error handlers and the middleware around them."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+from hasten.config import parse_size
+from hasten.errors import HastenError
+from hasten.server import routes, routes_info
+from hasten.server.auth import ApiKeys
+from hasten.server.errors import on_any_error, on_hasten_error, on_http_error
+from hasten.server.limits import BodyLimit
+from hasten.server.state import ServerState
+
+
+def create_app(state: ServerState) -> Starlette:
+    """The application for `state`, which routes find as `request.app.state.server`."""
+    middleware = [
+        Middleware(ApiKeys, keys=state.api_keys),
+        Middleware(BodyLimit, max_body_bytes=parse_size(state.server_config.max_body)),
+    ]
+    if state.server_config.cors:
+        # outermost: a browser's preflight carries no key, and errors need the headers too
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=list(state.server_config.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+        )
+        middleware.insert(0, cors)
+    app = Starlette(
+        routes=[*routes.ROUTES, *routes_info.ROUTES],
+        middleware=middleware,
+        exception_handlers={HastenError: on_hasten_error, HTTPException: on_http_error, Exception: on_any_error},
+    )
+    app.state.server = state
+    return app

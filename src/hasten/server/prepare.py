@@ -1,0 +1,254 @@
+"""From OpenAI's request bodies to a Job: defaults, checks with the client's own field names, template, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from hasten.errors import InvalidRequest, PromptTooLong
+from hasten.request import SamplingParams
+from hasten.server.job import Job, Prompt, choice_seeds, draw_seed
+from hasten.server.protocol import ChatRequest, CompletionRequest, ContentPart, Message, SamplingFields
+from hasten.server.state import ServerState
+
+MAX_CHOICES = 128  # OpenAI's limit for n; here for n × prompts
+MAX_STOP_STRINGS = 16
+MAX_LOGIT_BIAS = 1024
+# shorter texts tokenize in well under a millisecond, less than a thread costs
+INLINE_CHARS = 2000
+_ROLES = ("system", "developer", "user", "assistant")
+_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
+
+
+async def chat_job(state: ServerState, body: ChatRequest, **known: Any) -> Job:
+    """A Job from a chat request. `known` are the fields of Job that the route knows.
+
+    Raises: InvalidRequest, PromptTooLong, TemplateError, UnknownModel.
+    """
+    model = state.check_model(body.model)
+    sampling = _sampling(state, body, max_tokens=_max_completion_tokens(body), logprobs=_chat_logprobs(body))
+    messages = plain_messages(body.messages)
+    start_s = time.monotonic()
+    token_ids = await chat_token_ids(state, messages)
+    prompt = Prompt(tuple(token_ids))
+    state.limits.check_prompt(prompt.token_ids)
+    return _job(state, body, sampling, (prompt,), model=model, id_prefix="chatcmpl", tokenize_from_s=start_s, **known)
+
+
+async def completion_job(state: ServerState, body: CompletionRequest, **known: Any) -> Job:
+    """A Job from a text completion request; as chat_job."""
+    model = state.check_model(body.model)
+    if body.best_of is not None and body.best_of != 1:
+        raise InvalidRequest(f"best_of is {body.best_of}: only 1 is supported", param="best_of", code="unsupported_parameter")
+    echo_logprobs = body.logprobs if body.echo else None
+    sampling = _sampling(state, body, max_tokens=body.max_tokens, logprobs=body.logprobs, prompt_logprobs=echo_logprobs)
+    start_s = time.monotonic()
+    prompts = tuple([await _prompt(state, source, bool(body.echo)) for source in _prompt_sources(body.prompt)])
+    echo = bool(body.echo)
+    return _job(state, body, sampling, prompts, model=model, id_prefix="cmpl", tokenize_from_s=start_s, echo=echo, **known)
+
+
+def plain_messages(messages: Sequence[Message] | None, *, param: str = "messages") -> list[dict[str, Any]]:
+    """Messages as chat templates take them: text only, `developer` as `system`, null content as empty."""
+    if not messages:
+        raise InvalidRequest(f"{param} is missing or empty: it needs at least one message", param=param)
+    return [_plain_message(message, f"{param}[{i}]") for i, message in enumerate(messages)]
+
+
+def _plain_message(message: Message, where: str) -> dict[str, Any]:
+    if message.role not in _ROLES:
+        raise InvalidRequest(f"{where}.role is {message.role!r}: supported are {', '.join(_ROLES)}", param=f"{where}.role")
+    if message.tool_calls:
+        raise InvalidRequest(
+            f"{where}.tool_calls is not supported: tool calls are not built yet",
+            param=f"{where}.tool_calls",
+            code="unsupported_parameter",
+        )
+    if message.content is None and message.role != "assistant":
+        raise InvalidRequest(f"{where}.content is missing", param=f"{where}.content")
+    content = message.content or ""
+    if not isinstance(content, str):
+        content = "\n".join(_text_of(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+    plain = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    return plain if message.name is None else {**plain, "name": message.name}
+
+
+def _text_of(part: ContentPart, where: str) -> str:
+    if part.type != "text":
+        raise InvalidRequest(
+            f"{where}.type is {part.type!r}: this model reads text only", param=f"{where}.type", code="unsupported_parameter"
+        )
+    if part.text is None:
+        raise InvalidRequest(f"{where}.text is missing", param=f"{where}.text")
+    return part.text
+
+
+async def chat_token_ids(
+    state: ServerState, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+) -> list[int]:
+    """Ids of a rendered conversation. The template writes every special token itself: none is added to it."""
+
+    def render() -> str:
+        return state.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, template=state.chat_template)
+
+    num_chars = sum(len(message["content"]) for message in messages)
+    check_text_length(state, num_chars, param="messages")
+    text = render() if num_chars + 50 * len(messages) <= INLINE_CHARS else await asyncio.to_thread(render)
+    return await token_ids_of(state, text, param="messages", add_special_tokens=False)
+
+
+async def token_ids_of(state: ServerState, text: str, *, param: str, add_special_tokens: bool = True) -> list[int]:
+    """Ids of `text`; long ones are tokenized in a thread while the loop goes on."""
+    check_text_length(state, len(text), param=param)
+    if len(text) <= INLINE_CHARS:
+        return state.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return await asyncio.to_thread(state.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+def check_text_length(state: ServerState, num_chars: int, *, param: str) -> None:
+    """Raises PromptTooLong when not even the longest token, over and over, could make the text fit: no need to tokenize."""
+    limit = state.limits.max_tokens_total
+    if num_chars <= limit:
+        return
+    # a character is a byte at least
+    at_least = num_chars // state.longest_token_bytes()
+    if at_least > limit:
+        raise PromptTooLong(
+            f"prompt has {num_chars} characters, which is more than {at_least} tokens, max_model_len is "
+            f"{state.limits.max_model_len}: shorten it, or start with a larger --max-model-len",
+            param=param,
+        )
+
+
+def _prompt_sources(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
+    """The prompts of a completion request, one each; OpenAI allows four spellings."""
+    if prompt is None:
+        raise InvalidRequest("prompt is missing", param="prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequest("prompt is an empty list: it needs at least one prompt", param="prompt")
+    kinds = {type(item) for item in prompt}
+    if kinds == {int}:
+        return [prompt]  # type: ignore[list-item]  # just seen: all are int
+    if kinds == {str} or kinds == {list}:
+        return prompt  # type: ignore[return-value]  # just seen: all are str, or all are lists
+    raise InvalidRequest("prompt mixes texts, ids and lists: send texts, ids, or lists of ids", param="prompt")
+
+
+async def _prompt(state: ServerState, source: str | list[int], with_text: bool) -> Prompt:
+    if isinstance(source, str):
+        prompt = Prompt(tuple(await token_ids_of(state, source, param="prompt")), source)
+        state.limits.check_prompt(prompt.token_ids)
+        return prompt
+    state.limits.check_prompt(source)
+    return Prompt(tuple(source), state.tokenizer.decode(source, skip_special_tokens=False) if with_text else "")
+
+
+def _job(
+    state: ServerState,
+    body: SamplingFields,
+    sampling: SamplingParams,
+    prompts: tuple[Prompt, ...],
+    *,
+    id_prefix: str,
+    tokenize_from_s: float,
+    arrival_s: float,
+    warnings: list[str],
+    **known: Any,
+) -> Job:
+    num_choices = 1 if body.n is None else body.n
+    if not 1 <= num_choices * len(prompts) <= MAX_CHOICES or num_choices < 1:
+        raise InvalidRequest(f"n × prompts is {num_choices} × {len(prompts)}: it must be in [1, {MAX_CHOICES}]", param="n")
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream: true", param="stream_options")
+    room = min(state.resolve(SamplingParams(), len(prompt.token_ids)).max_tokens or 0 for prompt in prompts)
+    if room == 0 and sampling.max_tokens != 0:
+        warnings = [*warnings, f"the prompt fills the context of {state.limits.max_tokens_total} tokens: no answer fits"]
+    seed = draw_seed() if body.seed is None else body.seed
+    now_s = time.monotonic()
+    return Job(
+        public_id=f"{id_prefix}-{secrets.token_hex(12)}",
+        prompts=prompts,
+        sampling=sampling,
+        seed=seed,
+        seeds=choice_seeds(seed, num_choices),
+        eos_token_ids=() if body.ignore_eos else state.tokenizer.eos_token_ids,
+        arrival_s=arrival_s,
+        created_s=int(time.time()),
+        stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        explain=bool(body.hasten and body.hasten.explain),
+        warnings=warnings,
+        spans_ms={"parse": (tokenize_from_s - arrival_s) * 1e3, "tokenize": (now_s - tokenize_from_s) * 1e3},
+        **known,
+    )
+
+
+def _sampling(state: ServerState, body: SamplingFields, **own: Any) -> SamplingParams:
+    """SamplingParams from the body's fields, then the model's own defaults, then ours. Raises InvalidRequest."""
+    values: dict[str, Any] = dict(state.sampling_defaults)
+    for name in _SAMPLING_FIELDS:
+        value = getattr(body, name, None)
+        if value is not None:
+            values[name] = value
+    values |= {"logprobs": None, "max_tokens": None} | own
+    values["stop"] = _stop_strings(body.stop)
+    values["stop_token_ids"] = _checked_ids(state, body.stop_token_ids or [], "stop_token_ids")
+    values["logit_bias"] = _logit_bias(state, body.logit_bias or {})
+    values.pop("seed", None)
+    _check_seed(body.seed)
+    return SamplingParams(**values)
+
+
+def _check_seed(seed: int | None) -> None:
+    SamplingParams(seed=seed)
+
+
+def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > MAX_STOP_STRINGS:
+        raise InvalidRequest(f"stop has {len(strings)} strings, the limit is {MAX_STOP_STRINGS}", param="stop")
+    return strings
+
+
+def _checked_ids(state: ServerState, token_ids: Sequence[int], param: str) -> tuple[int, ...]:
+    for token_id in token_ids:
+        if not 0 <= token_id < state.info.vocab_size:
+            raise InvalidRequest(
+                f"{param}: token id {token_id} is outside the vocabulary (0 … {state.info.vocab_size - 1})", param=param
+            )
+    return tuple(token_ids)
+
+
+def _logit_bias(state: ServerState, bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise InvalidRequest(f"logit_bias has {len(bias)} entries, the limit is {MAX_LOGIT_BIAS}", param="logit_bias")
+    pairs = {}
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10):
+            raise InvalidRequest(f"logit_bias: {key[:40]!r} is not a token id", param="logit_bias")
+        pairs[int(key)] = value
+    _checked_ids(state, list(pairs), "logit_bias")
+    return tuple(sorted(pairs.items()))
+
+
+def _max_completion_tokens(body: ChatRequest) -> int | None:
+    old, new = body.max_tokens, body.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise InvalidRequest(
+            f"max_tokens is {old} and max_completion_tokens is {new}: send one of them", param="max_completion_tokens"
+        )
+    if new is not None and new < 0:
+        raise InvalidRequest(f"max_completion_tokens is {new}, it must be at least 0", param="max_completion_tokens")
+    return old if new is None else new
+
+
+def _chat_logprobs(body: ChatRequest) -> int | None:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None

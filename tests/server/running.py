@@ -1,0 +1,160 @@
+"""A real server on a free port in a thread: uvicorn, the routes, LocalClient and Engine over a scripted executor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import openai
+import uvicorn
+import uvloop
+
+from hasten.config import EngineConfig, ServerConfig
+from hasten.engine.engine import Engine
+from hasten.server.app import create_app
+from hasten.server.local_client import LocalClient
+from hasten.server.metrics import Metrics
+from hasten.server.run import bind
+from hasten.server.state import ServerState
+from tests.support.scripted import ScriptedExecutor
+from tests.support.toy_tokenizer import Toy, toy
+
+MODEL = "toy"
+
+
+def scripted_state(
+    executor: ScriptedExecutor,
+    words: Toy,
+    *,
+    engine_config: EngineConfig | None = None,
+    server_config: ServerConfig | None = None,
+    api_keys: tuple[str, ...] = (),
+    eos_token_ids: tuple[int, ...] | None = None,
+    **more: Any,
+) -> ServerState:
+    """State of a server that answers from scripts."""
+    engine_config = engine_config or EngineConfig()
+    server_config = server_config or ServerConfig()
+    client = LocalClient(Engine(executor, engine_config, debug=True))
+    return ServerState(
+        client=client,
+        tokenizer=words.tokenizer,
+        info=executor.info,
+        model_names=server_config.served_model_name or (MODEL, "toy-alias"),
+        engine_config=engine_config,
+        server_config=server_config,
+        metrics=Metrics(client, MODEL, server_config.metrics_names),
+        api_keys=api_keys,
+        **more,
+    )
+
+
+class RunningServer:
+    """Its address, and clients for it."""
+
+    def __init__(self, state: ServerState, executor: ScriptedExecutor, words: Toy, port: int) -> None:
+        self.state = state
+        self.executor = executor
+        self.words = words
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.max_loop_gap_s = 0.0
+        self.http = httpx.Client(base_url=self.url, timeout=20)
+        self.openai = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=20)
+
+    def chat(self, **fields: Any) -> httpx.Response:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], **fields}
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def complete(self, **fields: Any) -> httpx.Response:
+        return self.http.post("/v1/completions", json={"model": MODEL, "prompt": "Hi", **fields})
+
+    def events(self, path: str, **fields: Any) -> list[dict[str, Any]]:
+        """The events of a stream, framing checked: one `data:` line and a blank one each, the last is [DONE]."""
+        response = self.http.post(path, json={"model": MODEL, "stream": True, **fields})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        blocks = response.text.split("\n\n")
+        assert blocks.pop() == ""
+        assert blocks.pop() == "data: [DONE]"
+        assert all(block.startswith("data: {") and "\n" not in block for block in blocks), blocks
+        return [json.loads(block[6:]) for block in blocks]
+
+    def check_alive(self) -> None:
+        """A small good request succeeds."""
+        response = self.complete(max_tokens=2)
+        assert response.status_code == 200, response.text
+
+    def wait_idle(self, within_s: float = 2.0) -> None:
+        """Nothing runs or waits, every block is free."""
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            stats = self.state.client.stats()
+            if not stats.num_running and not stats.num_waiting and stats.num_free_blocks == stats.num_blocks:
+                return
+            time.sleep(0.005)
+        raise AssertionError(f"not idle after {within_s} s: {self.state.client.stats()}")
+
+    def raw(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+
+@contextmanager
+def running_server(
+    executor: ScriptedExecutor | None = None, words: Toy | None = None, **state_fields: Any
+) -> Iterator[RunningServer]:
+    """A server for the length of the block; afterwards the engine must be idle and its blocks free."""
+    words = words or toy()
+    executor = executor or ScriptedExecutor(vocab_size=words.tokenizer.vocab_size, eos_token_id=words.eos)
+    state = scripted_state(executor, words, **state_fields)
+    listener = bind("127.0.0.1", 0)
+    running = RunningServer(state, executor, words, listener.getsockname()[1])
+    config = uvicorn.Config(
+        create_app(state), http="httptools", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=0
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=_serve, args=(server, listener, running), name="test-server", daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.005)
+    try:
+        yield running
+        running.wait_idle()
+    finally:
+        running.http.close()
+        running.openai.close()
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def _serve(server: uvicorn.Server, listener: socket.socket, running: RunningServer) -> None:
+    async def main() -> None:
+        client = running.state.client
+        assert isinstance(client, LocalClient)
+        client.start()
+        watcher = asyncio.create_task(_watch_loop(running))
+        await server.serve(sockets=[listener])
+        watcher.cancel()
+        await client.close()
+
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+async def _watch_loop(running: RunningServer) -> None:
+    """Records the longest time that the loop did not come round."""
+    last = time.monotonic()
+    while True:
+        await asyncio.sleep(0.001)
+        now = time.monotonic()
+        running.max_loop_gap_s = max(running.max_loop_gap_s, now - last)
+        last = now
