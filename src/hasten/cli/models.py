@@ -31,9 +31,7 @@ class ModelRow:
     problem: str
 
 
-def models(
-    *, as_json: Annotated[bool, Parameter(name="--json", help="print the list as JSON", negative=())] = False
-) -> None:
+def models(*, as_json: Annotated[bool, Parameter(name="--json", help="print the list as JSON", negative=())] = False) -> None:
     """List the models in $HASTEN_HOME/models (~/.cache/hasten/models) and those `hasten pull` can fetch by name."""
     rows = list_models()
     if as_json:

@@ -12,15 +12,13 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from cyclopts import Parameter, Token
 
 from hasten.config import EngineConfig, ServerConfig, parse_size
 from hasten.errors import UsageError
 from hasten.request import SamplingParams
-
-Config = TypeVar("Config")
 
 NUMBER_WORDS = {int: "whole number", float: "number"}
 
@@ -71,39 +69,51 @@ def _annotated(name: str, annotation: Any, text: str, env: bool) -> Any:
     return Annotated[annotation, Parameter(**words)]
 
 
-def options_of(config: type[Any], texts: Mapping[str, str] | None = None, *, env: bool = True) -> Any:
+def options_of(config: type[Any], texts: Mapping[str, str] | None = None) -> Any:
     """A dataclass with the fields of `config`, described for the command line.
 
     Args:
-        texts: help by field name, and the fields wanted; None takes `metadata["help"]` of every field.
+        texts: help by field name, for a config that is part of a request and not of the environment: only these fields,
+            each of them None until asked for. None takes every field, its help from `metadata["help"]`.
     """
     hints = typing.get_type_hints(config)
     fields = []
     for field in dataclasses.fields(config):
-        if texts is not None and field.name not in texts:
+        kind = hints[field.name]
+        if texts is None:
+            annotated, default = _annotated(field.name, kind, field.metadata["help"], env=True), field.default
+        elif field.name in texts:
+            annotated, default = _asked(field, kind, texts[field.name]), None
+        else:
             continue
-        text = field.metadata["help"] if texts is None else texts[field.name]
-        fields.append((field.name, _annotated(field.name, hints[field.name], text, env), dataclasses.field(default=field.default)))
+        fields.append((field.name, annotated, dataclasses.field(default=default)))
     # the module's name matters: cyclopts does not look into classes of built-in modules, which is where make_dataclass puts it
     namespace = {"__module__": __name__}
     made = dataclasses.make_dataclass(f"{config.__name__}Options", fields, frozen=True, namespace=namespace)
     return Parameter(name="*")(made)
 
 
-def values_of(config: type[Config], options: Any) -> Config:
-    """`config` with the values of `options`, an instance of `options_of(config)`."""
-    return config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(options)})
+def _asked(field: dataclasses.Field[Any], kind: Any, text: str) -> Any:
+    """An option that is None unless given; help shows what the request then has."""
+    shown = "auto" if field.default is None else str(field.default)
+    words: dict[str, Any] = {"help": text, "show_default": (lambda _: shown) if field.default not in ((), False) else False}
+    if kind is bool:
+        words["negative"] = ()
+    return Annotated[kind if _is_optional(kind) else kind | None, Parameter(**words)]
 
 
 if TYPE_CHECKING:  # what a command sees: an object with these fields
     EngineOptions = EngineConfig
     ServerOptions = ServerConfig
-    SamplingOptions = SamplingParams
+    SamplingOptions = SamplingParams  # with None for every field that was not asked for
 else:
     EngineOptions = options_of(EngineConfig)
     ServerOptions = options_of(ServerConfig)
-    SamplingOptions = options_of(SamplingParams, SAMPLING_HELP, env=False)
+    SamplingOptions = options_of(SamplingParams, SAMPLING_HELP)
 
+
+# checked before a model is fetched or opened
+_LOWEST = {"threads": 1, "max_model_len": 1, "max_num_seqs": 1, "chunk": 0, "max_num_batched_tokens": 1}
 
 ENGINE_DEFAULTS = EngineOptions()
 SERVER_DEFAULTS = ServerOptions()
@@ -112,13 +122,13 @@ SAMPLING_DEFAULTS = SamplingOptions()
 
 def engine_config(options: EngineOptions) -> EngineConfig:
     """Raises: UsageError naming the option, its value and what it may be."""
-    for name in ("threads", "max_model_len", "max_num_seqs", "chunk", "max_num_batched_tokens"):
+    for name, low in _LOWEST.items():
         value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be 1 or more")
+        if value is not None and value < low:
+            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be at least {low}")
     if options.memory is not None:
         _check_size("--memory", options.memory)
-    return values_of(EngineConfig, options)
+    return EngineConfig(**_values(options))
 
 
 def server_config(options: ServerOptions) -> ServerConfig:
@@ -130,12 +140,18 @@ def server_config(options: ServerOptions) -> ServerConfig:
     _check_size("--max-body", options.max_body)
     if options.chat_template is not None and not Path(options.chat_template).is_file():
         raise UsageError(f"--chat-template: no such file: {options.chat_template}")
-    return values_of(ServerConfig, options)
+    return ServerConfig(**_values(options))
 
 
-def sampling_params(options: SamplingOptions) -> SamplingParams:
-    """Raises: InvalidRequest naming the field."""
-    return values_of(SamplingParams, options)
+def asked_sampling(options: SamplingOptions) -> dict[str, Any]:
+    """The sampling fields that were asked for. Raises: InvalidRequest naming the field."""
+    asked = {name: value for name in SAMPLING_HELP if (value := getattr(options, name)) is not None}
+    SamplingParams(**asked)  # checks them
+    return asked
+
+
+def _values(options: Any) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
 
 def _check_size(option: str, text: str) -> None:
