@@ -18,7 +18,7 @@ struct FormatInfo {
 
 const FormatInfo& info(WeightFormat format) {
   static constexpr FormatInfo kInfo[] = {
-      {"f32", 4, 32, false, false}, {"f16", 2, 16, false, false},  {"bf16", 2, 16, false, false},
+      {"f32", 4, 32, false, false}, {"f16", 2, 16, false, false}, {"bf16", 2, 16, false, false},
       {"q8_0", 34, 8, true, false}, {"q4_0", 18, 4, true, false}, {"q4_1", 20, 4, true, true},
   };
   return kInfo[static_cast<int>(format)];

@@ -1,0 +1,37 @@
+// The scalar table: the loops of the -inl.h files over vec_scalar.h.
+// clang-format off: the lanes come before the loops
+#include "kernels/vec_scalar.h"
+// clang-format on
+#include "kernels/attention-inl.h"
+#include "kernels/elementwise-inl.h"
+#include "kernels/kv_write-inl.h"
+#include "kernels/matmul_dense-inl.h"
+#include "kernels/matmul_scalar-inl.h"
+#include "kernels/quantize-inl.h"
+#include "kernels/sampling-inl.h"
+#include "kernels/unpack_row-inl.h"
+
+namespace hasten {
+
+const KernelTable kScalarKernels = {
+    .isa = Isa::kScalar,
+    .quantize_rows = quantize_rows,
+    .matmul_quantized = matmul_quantized,
+    .matmul_dense = matmul_dense,
+    .unpack_row = unpack_row,
+    .rms_norm = rms_norm,
+    .add = add,
+    .silu_mul = silu_mul,
+    .rope = rope,
+    .hadamard = hadamard,
+    .write_k = write_k,
+    .write_v = write_v,
+    .attend_span = attend_span,
+    .attend_merge = attend_merge,
+    .attend_finish = attend_finish,
+    .argmax = argmax,
+    .log_sum_exp = log_sum_exp,
+    .exp_scaled = exp_scaled,
+};
+
+}  // namespace hasten
