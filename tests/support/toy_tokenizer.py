@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ CHAT_TEMPLATE = (
 )
 
 
+@functools.cache
 def byte_char(byte: int) -> str:
     """GPT-2's visible character of a byte, from the rule: Latin-1's printable ones stay, the others follow from U+0100."""
     others = [b for b in range(256) if not (33 <= b <= 126 or 161 <= b <= 172 or b >= 174)]
