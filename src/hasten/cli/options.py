@@ -7,17 +7,14 @@ the field may be None, `auto` is the word for it.
 from __future__ import annotations
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from cyclopts import Parameter, Token
 
-from hasten.config import EngineConfig, ServerConfig, parse_size
-from hasten.errors import UsageError
+from hasten.config import EngineConfig, ServerConfig
 from hasten.request import SamplingParams
 
 NUMBER_WORDS = {int: "whole number", float: "number"}
@@ -112,34 +109,18 @@ else:
     SamplingOptions = options_of(SamplingParams, SAMPLING_HELP)
 
 
-# checked before a model is fetched or opened
-_LOWEST = {"threads": 1, "max_model_len": 1, "max_num_seqs": 1, "chunk": 0, "max_num_batched_tokens": 1}
-
 ENGINE_DEFAULTS = EngineOptions()
 SERVER_DEFAULTS = ServerOptions()
 SAMPLING_DEFAULTS = SamplingOptions()
 
 
 def engine_config(options: EngineOptions) -> EngineConfig:
-    """Raises: UsageError naming the option, its value and what it may be."""
-    for name, low in _LOWEST.items():
-        value = getattr(options, name)
-        if value is not None and value < low:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be at least {low}")
-    if options.memory is not None:
-        _check_size("--memory", options.memory)
+    """The values, not yet checked: the engine does that when it loads."""
     return EngineConfig(**_values(options))
 
 
 def server_config(options: ServerOptions) -> ServerConfig:
-    """Raises: UsageError naming the option, its value and what it may be."""
-    if not 0 <= options.port <= 65535:
-        raise UsageError(f"--port is {options.port}, it must be in [0, 65535]")
-    if not (math.isfinite(options.grace_s) and options.grace_s >= 0):
-        raise UsageError(f"--grace-s is {options.grace_s}, it must be 0 or more seconds")
-    _check_size("--max-body", options.max_body)
-    if options.chat_template is not None and not Path(options.chat_template).is_file():
-        raise UsageError(f"--chat-template: no such file: {options.chat_template}")
+    """The values, not yet checked: the server does that when it starts."""
     return ServerConfig(**_values(options))
 
 
@@ -152,10 +133,3 @@ def asked_sampling(options: SamplingOptions) -> dict[str, Any]:
 
 def _values(options: Any) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-
-
-def _check_size(option: str, text: str) -> None:
-    try:
-        parse_size(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
