@@ -15,8 +15,9 @@ APT_LINE = "sudo apt-get install -y python3-venv python3-dev g++ make"
 def missing():
     """Names of what is missing, in words."""
     found = []
-    if sys.version_info < (3, 11):
-        found.append("Python 3.11 or later (this is %d.%d; choose another with PYTHON=...)" % sys.version_info[:2])
+    if sys.version_info < (3, 11):  # noqa: UP036 (it runs before we know)
+        this = ".".join(map(str, sys.version_info[:2]))
+        found.append("Python 3.11 or later (this is " + this + "; choose another with PYTHON=...)")
     # without python3-venv Debian's venv is there, but not the ensurepip that it needs
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         found.append("venv with ensurepip (python3-venv)")
@@ -32,5 +33,5 @@ def missing():
 if __name__ == "__main__":
     lacking = missing()
     if lacking:
-        sys.stderr.write("missing: %s\nrun:     %s\n" % ("; ".join(lacking), APT_LINE))
+        sys.stderr.write("missing: " + "; ".join(lacking) + "\nrun:     " + APT_LINE + "\n")
         sys.exit(1)
