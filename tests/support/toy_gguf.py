@@ -175,10 +175,12 @@ def write_toy_gguf(
         kind = "f32" if len(shape) == 1 else (embed_format or weight_format) if name in (EMBED, HEAD) else weight_format
         data = gguf.quants.quantize(array, _QUANT_TYPES[kind])
         writer.add_tensor(file_name, data, raw_dtype=_QUANT_TYPES[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
     return path
 
 
@@ -210,7 +212,7 @@ def _keys(
         "tokenizer.ggml.pre": pre,
         "tokenizer.ggml.tokens": list(tokens),
         "tokenizer.ggml.token_type": np.asarray(types, dtype=np.int32),
-        "tokenizer.ggml.merges": list(merges),
+        "tokenizer.ggml.merges": list(merges) or None,  # the writer refuses an empty array
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.add_bos_token": add_bos,

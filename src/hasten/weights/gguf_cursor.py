@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ SCALAR_TYPES = {
     12: ("<d", "<f8", "float64"),
 }
 STRING_TYPE = 8
+MAX_QUICK_STRINGS = 1 << 20
 ARRAY_TYPE = 9
 
 _U64 = struct.Struct("<Q")
@@ -36,28 +38,56 @@ class StringArray:
 
     key: str
     buffer: memoryview  # from the first length to the end of the last string
-    count: int
+    starts: npt.NDArray[np.int64]  # [count], of the lengths in `buffer`
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.starts)
 
     def decode(self) -> tuple[str, ...]:
         """The strings. Raises BadFile naming the key when one is not UTF-8."""
+        if not len(self.starts):
+            return ()
         data = bytes(self.buffer)
-        starts: list[int] = []
-        unpack, append = _U64.unpack_from, starts.append
-        position = 0
-        for _ in range(self.count):
-            append(position)
-            position += 8 + unpack(data, position)[0]
+        ends = [*self.starts[1:].tolist(), len(data)]
         try:
-            if not self.count:
-                return ()
-            return _split(data, np.array(starts)) or tuple(
-                data[start + 8 : end].decode() for start, end in zip(starts, [*starts[1:], len(data)], strict=True)
+            return _split(data, self.starts) or tuple(
+                data[start + 8 : end].decode() for start, end in zip(self.starts.tolist(), ends, strict=True)
             )
         except UnicodeDecodeError as error:
             raise BadFile(f"key {self.key!r}: a string is not UTF-8 ({error.reason})") from None
+
+
+def _short_starts(data: memoryview, position: int, count: int) -> npt.NDArray[np.int64] | None:
+    """Where the lengths of `count` strings are, if all are below 256 bytes: a step is then one byte read.
+
+    None if a string is longer or the walk leaves the data; `_any_starts` says which.
+    """
+    starts: list[int] = []
+    append = starts.append
+    try:
+        for _ in range(count):
+            append(position)
+            position += 8 + data[position]
+    except IndexError:
+        return None
+    found = np.array(starts, dtype=np.int64)
+    if position > len(data) or any(np.frombuffer(data, dtype=np.uint8)[found + i].any() for i in range(1, 8)):
+        return None
+    return found
+
+
+def _any_starts(data: memoryview, position: int, count: int) -> npt.NDArray[np.int64] | None:
+    """The same for strings of any length; None if they reach past the end of the data."""
+    starts = array("q")  # 8 bytes a string, as in the file: never more than the file's own size
+    try:
+        for _ in range(count):
+            starts.append(position)
+            position += 8 + _U64.unpack_from(data, position)[0]
+            if position > len(data):
+                return None
+    except struct.error:
+        return None
+    return np.frombuffer(starts, dtype=np.int64)
 
 
 def _split(data: bytes, starts: npt.NDArray[np.int64]) -> tuple[str, ...] | None:
@@ -162,18 +192,17 @@ class Cursor:
 
     def _string_array(self, key: str, what: str, count: int) -> StringArray:
         self.need(count * 8, f"{what} ({count} strings of at least 8 bytes)")
-        start = position = self.position
-        data, unpack, end = self.data, _U64.unpack_from, len(self.data)
-        try:
-            for _ in range(count):
-                position += 8 + unpack(data, position)[0]
-                if position > end:
-                    break
-        except struct.error:
-            position = end + 1
-        if position > end:
+        first = self.position
+        # the quick way makes Python integers: only for vocabularies of a size that exists
+        starts = _short_starts(self.data, first, count) if count <= MAX_QUICK_STRINGS else None
+        if starts is None:
+            starts = _any_starts(self.data, first, count)
+        if starts is None:
             raise self.fail(
-                f"{what} has {count} strings that reach past the file's {end} bytes: it is cut off or its header is damaged"
+                f"{what} has {count} strings that reach past the file's {len(self.data)} bytes: "
+                "it is cut off or its header is damaged"
             )
-        self.position = position
-        return StringArray(key, data[start:position], count)
+        if count:
+            last = int(starts[-1])
+            self.position = last + 8 + int(_U64.unpack_from(self.data, last)[0])
+        return StringArray(key, self.data[first : self.position], starts - first)
