@@ -36,12 +36,6 @@ void RequestTable::check_new(const NewRequest& request) const {
       refuse("token id " + text(token) + " of " + name(request.id) + " is outside the vocabulary of " + text(vocab_size_));
     }
   }
-  for (const auto& [token, bias] : request.sampling.logit_bias) {
-    if (token < 0 || token >= vocab_size_) {
-      refuse("logit_bias of " + name(request.id) + " names token id " + text(token) + ", outside the vocabulary of " +
-             text(vocab_size_));
-    }
-  }
 }
 
 void RequestTable::check_table(const TableUpdate& update, Shadow& shadow) const {
@@ -98,9 +92,7 @@ void RequestTable::check(const Plan& plan) const {
   for (const auto& [id, request] : requests_) {
     shadows[id] = {static_cast<int64_t>(request->tokens.size()), static_cast<int64_t>(request->block_table.size())};
   }
-  for (const RequestId id : plan.finished) {
-    if (shadows.erase(id) == 0) refuse(name(id) + " cannot finish: it is not known");
-  }
+  for (const RequestId id : plan.finished) shadows.erase(id);
   for (const NewRequest& request : plan.new_requests) {
     check_new(request);
     if (!shadows.emplace(request.id, Shadow{static_cast<int64_t>(request.prompt.size()), 0}).second) {

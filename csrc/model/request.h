@@ -77,8 +77,8 @@ class RequestTable {
  public:
   RequestTable(const ModelConfig& config, const Limits& limits) : vocab_size_(config.vocab_size), limits_(limits) {}
 
-  // Check the whole plan, then apply finished, new requests and tables. Throws std::invalid_argument saying what is wrong,
-  // with numbers, and then nothing has changed.
+  // Check the whole plan, then apply finished (unknown ids are passed over), new requests and tables. Throws
+  // std::invalid_argument saying what is wrong, with numbers, and then nothing has changed.
   void apply(const Plan& plan);
 
   Request& at(RequestId id) { return *requests_.at(id); }

@@ -31,8 +31,10 @@ const float* adjusted(const Request& request, const float* logits, int vocab, fl
   const SamplingConfig& sampling = request.sampling;
   if (!sampling.has_penalties() && sampling.logit_bias.empty()) return logits;
   std::copy_n(logits, vocab, copy);
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    if (token >= 0 && token < vocab) copy[token] += static_cast<float>(bias);
+  }
   if (sampling.has_penalties()) apply_penalties(request, copy);
-  for (const auto& [token, bias] : sampling.logit_bias) copy[token] += static_cast<float>(bias);
   return copy;
 }
 

@@ -1,8 +1,8 @@
 // Drawing one token from a row of logits. The result depends on the logits, the request and the position, on nothing else.
 //
-// Order: repetition penalty (prompt and output), frequency and presence penalty (output), logit_bias; then, at
-// temperature 0, the largest logit; else temperature, top_k, top_p (on what top_k left, after temperature), min_p (relative
-// to the best), and one uniform number. Ties go to the lower id everywhere.
+// Order: logit_bias, repetition penalty (prompt and output), presence and frequency penalty (output); then, at temperature
+// 0, the largest logit; else temperature, top_k, top_p (on what top_k left, after temperature), min_p (relative to the
+// best), and one uniform number. Ties go to the lower id everywhere.
 #pragma once
 
 #include <cstdint>

@@ -110,7 +110,8 @@ Weights::Weights(const ModelConfig& config, const std::vector<TensorSource>& ten
   for (const TensorSource& tensor : tensors) {
     if (!is_norm(tensor)) check_packable(tensor.format, tensor.n, tensor.k, tensor.row_bytes);
   }
-  memory_ = HugeBuffer(static_cast<size_t>(bytes(tensors)), "weights");
+  bytes_ = bytes(tensors);
+  memory_ = HugeBuffer(static_cast<size_t>(bytes_), "weights");
   Arena arena(memory_.data());
   std::vector<uint8_t*> places;
   for (const TensorSource& tensor : tensors) {

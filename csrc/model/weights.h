@@ -41,9 +41,10 @@ class Weights {
   const PackedMatrix& embed() const { return embed_; }
   const PackedMatrix& head() const { return head_; }
   const float* final_norm() const { return final_norm_; }
-  int64_t bytes() const { return static_cast<int64_t>(memory_.size()); }
+  int64_t bytes() const { return bytes_; }
 
  private:
+  int64_t bytes_ = 0;
   HugeBuffer memory_;
   std::vector<LayerWeights> layers_;
   PackedMatrix embed_, head_;

@@ -1,0 +1,270 @@
+"""The native executor: hands plans to csrc/model and its answers back. Policy and arithmetic are elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from typing import Any, Literal
+
+import numpy as np
+
+from hasten import _kernels
+from hasten.engine.executor import ExecutorInfo
+from hasten.engine.reference_state import BadPlan
+from hasten.errors import DoesNotFit, EngineStopped, Unsupported, UsageError
+from hasten.kv_store import BLOCK_SIZE, KvLayout
+from hasten.models.spec import EMBED, FINAL_NORM, HEAD, LAYER_TENSORS, ModelSpec, layer_tensor
+from hasten.quant import FORMATS
+from hasten.request import SamplingParams, TokenLogprobs
+from hasten.scheduler.plan import ChunkResult, StepPlan, StepResult
+from hasten.weights.checkpoint import Checkpoint
+
+__all__ = ["NUMERICS_VERSION", "NativeExecutor", "scratch_bytes", "weight_bytes"]
+
+KvFormat = Literal["bf16", "int8"]
+
+NUMERICS_VERSION = 1  # raised whenever the same file may give other bits than before
+
+_WEIGHT_FORMATS = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 3, "q4_0": 4, "q4_1": 5}  # csrc/kernels: WeightFormat
+_KV_FORMATS = {"bf16": 0, "int8": 1}
+_ROPE_SCALINGS = {"default": 0, "linear": 1, "llama3": 2}
+
+
+def weight_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes the packed weights will take. Raises Unsupported."""
+    return int(_kernels.model_weight_bytes(_tensors(checkpoint)))
+
+
+def scratch_bytes(spec: ModelSpec, *, max_num_batched_tokens: int, max_num_seqs: int, threads: int, kv_format: KvFormat) -> int:
+    """Bytes of working memory for the widest step, at the model's longest context."""
+    limits = _limits(1, spec.max_position, max_num_batched_tokens, max_num_seqs, kv_format)
+    return int(_kernels.model_scratch_bytes(_config(spec), limits, threads))
+
+
+class NativeExecutor:
+    """Implements engine.executor.Executor.
+
+    Raises: Unsupported (the model has a shape or format the kernels cannot run), UsageError (unknown isa), DoesNotFit;
+        BadPlan from submit when a plan contradicts what the executor knows, and then nothing has changed.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        kv_format: KvFormat,
+        isa: str = "auto",
+        threads: int,
+    ) -> None:
+        spec = checkpoint.spec
+        layout = KvLayout(kv_format, spec.num_layers, spec.num_kv_heads, spec.head_dim)
+        limits = _limits(num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, kv_format)
+        self._model: Any = _load(checkpoint, limits, _chosen_isa(isa), threads, num_blocks * layout.block_bytes)
+        self._lock = threading.Lock()  # between cancel() from any thread and the end of the step it means
+        self._running: NativeStep | None = None
+        formats = _formats(checkpoint)
+        profile = f"native {NUMERICS_VERSION} {checkpoint.fingerprint} {formats} kv={kv_format}"
+        self._info = ExecutorInfo(
+            num_blocks=num_blocks,
+            block_size=BLOCK_SIZE,
+            vocab_size=spec.vocab_size,
+            max_model_len=max_model_len,
+            max_num_batched_tokens=max_num_batched_tokens,
+            weight_bytes=self._model.weight_bytes,
+            kv_bytes=num_blocks * layout.block_bytes,
+            scratch_bytes=self._model.scratch_bytes,
+            numerics_profile=hashlib.blake2b(profile.encode(), digest_size=6).hexdigest(),
+            description={
+                "executor": "native",
+                "isa": self._model.isa,
+                "threads": self._model.num_threads,
+                "weights": formats,
+                "kv": kv_format,
+            },
+        )
+
+    @property
+    def info(self) -> ExecutorInfo:
+        return self._info
+
+    def submit(self, plan: StepPlan) -> NativeStep:
+        """Check the plan, take in its delta and start computing; returns at once."""
+        if self._model is None:
+            raise EngineStopped("the executor is closed")
+        if self._running is not None:
+            raise BadPlan(f"step {plan.step_id} was submitted before the result of step {self._running.plan.step_id}")
+        native_plan = _native_plan(plan)
+        try:
+            self._model.submit(native_plan)
+        except ValueError as error:
+            raise BadPlan(f"step {plan.step_id}: {error}") from None
+        self._running = NativeStep(self, plan)
+        return self._running
+
+    def close(self) -> None:
+        with self._lock:
+            if self._running is not None and self._model is not None:
+                self._model.cancel()
+            # the memory goes when a result() that is still waiting has let go of it
+            self._model = None
+
+    def finish(self, step: NativeStep) -> StepResult:
+        """Wait for `step`; for NativeStep.result()."""
+        model = self._model
+        if model is None or self._running is not step:
+            raise EngineStopped("the executor was closed while the step ran")
+        output = model.result()
+        with self._lock:
+            self._running = None
+        if output.cancelled:
+            return StepResult(step.plan.step_id, (), output.compute_ms, cancelled=True)
+        chunks = tuple(_chunk_result(chunk.request_id, out) for chunk, out in zip(step.plan.chunks, output.chunks, strict=True))
+        return StepResult(step.plan.step_id, chunks, output.compute_ms)
+
+    def cancel(self, step: NativeStep) -> None:
+        """Stop `step` at the next phase border, if it still runs; for NativeStep.cancel()."""
+        with self._lock:
+            if self._running is step and self._model is not None:
+                self._model.cancel()
+
+
+class NativeStep:
+    """A submitted step (engine.executor.StepHandle)."""
+
+    def __init__(self, executor: NativeExecutor, plan: StepPlan) -> None:
+        self.plan = plan
+        self._executor = executor
+        self._result: StepResult | None = None
+
+    def result(self) -> StepResult:
+        if self._result is None:
+            self._result = self._executor.finish(self)
+        return self._result
+
+    def cancel(self) -> None:
+        self._executor.cancel(self)
+
+
+def _chosen_isa(isa: str) -> str:
+    try:
+        return str(_kernels.model_isa(isa))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _load(checkpoint: Checkpoint, limits: Any, isa: str, threads: int, kv_bytes: int) -> Any:
+    try:
+        return _kernels.Model(_config(checkpoint.spec), limits, _tensors(checkpoint), isa, threads)
+    except ValueError as error:
+        raise Unsupported(f"{checkpoint.path}: {error}") from None
+    except MemoryError as error:
+        raise DoesNotFit(
+            f"{error} (weights {weight_bytes(checkpoint)} bytes, KV {kv_bytes} bytes): "
+            "free memory, or lower --memory or --max-model-len"
+        ) from None
+
+
+def _tensors(checkpoint: Checkpoint) -> list[tuple[str, int, int, int, Any]]:
+    """(name, format, outputs, inputs, rows as uint8) in the order a step reads them."""
+    spec = checkpoint.spec
+    names = [layer_tensor(i, name) for i in range(spec.num_layers) for name in LAYER_TENSORS]
+    names += [FINAL_NORM, EMBED] if spec.tied_head else [FINAL_NORM, EMBED, HEAD]
+    tensors = []
+    for name in names:
+        raw = checkpoint.tensor(name)
+        if raw.format not in _WEIGHT_FORMATS:
+            raise Unsupported(f"tensor {name} is {raw.format}, the native executor has {', '.join(_WEIGHT_FORMATS)}")
+        if len(raw.shape) == 1:
+            norm = FORMATS[raw.format].dequantize(raw.data)
+            tensors.append((name, _WEIGHT_FORMATS["f32"], 1, raw.shape[0], norm.view(np.uint8)))
+        else:
+            tensors.append((name, _WEIGHT_FORMATS[raw.format], raw.shape[0], raw.shape[1], raw.data))
+    return tensors
+
+
+def _formats(checkpoint: Checkpoint) -> str:
+    """The formats of the matrices, for example "q4_1+q8_0"."""
+    spec = checkpoint.spec
+    names = [layer_tensor(i, name) for i in range(spec.num_layers) for name in LAYER_TENSORS]
+    names += [EMBED] if spec.tied_head else [EMBED, HEAD]
+    raws = (checkpoint.tensor(name) for name in names)
+    return "+".join(sorted({raw.format for raw in raws if len(raw.shape) == 2}))
+
+
+def _config(spec: ModelSpec) -> Any:
+    config = _kernels.ModelConfig()
+    for name in ("num_layers", "hidden_size", "intermediate_size", "num_q_heads", "num_kv_heads", "head_dim", "vocab_size"):
+        setattr(config, name, getattr(spec, name))
+    config.norm_eps = spec.norm_eps
+    config.tied_head = spec.tied_head
+    rope = _kernels.RopeConfig()
+    for name in ("dim", "base", "interleaved", "factor", "low_freq_factor", "high_freq_factor", "original_max_position"):
+        setattr(rope, name, getattr(spec.rope, name))
+    rope.scaling = _ROPE_SCALINGS[spec.rope.scaling]
+    rope.freq_factors = list(spec.rope.freq_factors)
+    config.rope = rope
+    return config
+
+
+def _limits(num_blocks: int, max_model_len: int, max_num_batched_tokens: int, max_num_seqs: int, kv_format: KvFormat) -> Any:
+    limits = _kernels.ModelLimits()
+    limits.num_blocks = num_blocks
+    limits.max_model_len = max_model_len
+    limits.max_num_batched_tokens = max_num_batched_tokens
+    limits.max_num_seqs = max_num_seqs
+    limits.kv_format = _KV_FORMATS[kv_format]
+    return limits
+
+
+def _native_plan(plan: StepPlan) -> Any:
+    native = _kernels.Plan()
+    if plan.finished:
+        native.finished = list(plan.finished)
+    for new in plan.new:
+        native.add_request(new.request_id, _ids(new.request_id, new.prompt_token_ids), _sampling(new.sampling))
+    for update in plan.block_tables:
+        if update.block_ids.dtype != np.int32 or update.block_ids.ndim != 1:
+            raise BadPlan(f"request {update.request_id}: block ids are {update.block_ids.dtype}, [n] int32 is needed")
+        native.add_table(update.request_id, update.start, np.ascontiguousarray(update.block_ids))
+    for chunk in plan.chunks:
+        if chunk.draft_token_ids or chunk.adapter_id:
+            raise BadPlan(f"request {chunk.request_id}: the native executor has no draft tokens and no adapters")
+        native.add_chunk(chunk.request_id, chunk.start, chunk.num_tokens)
+    return native
+
+
+def _ids(request_id: int, token_ids: tuple[int, ...]) -> Any:
+    try:
+        return np.array(token_ids, dtype=np.int32)
+    except OverflowError:
+        raise BadPlan(f"request {request_id} has token ids outside the vocabulary") from None
+
+
+def _sampling(params: SamplingParams) -> Any:
+    native = _kernels.SamplingConfig()
+    for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+        setattr(native, name, getattr(params, name))
+    native.seed = (params.seed or 0) % 2**64  # negative seeds: two's complement
+    for name in ("max_tokens", "logprobs", "prompt_logprobs"):
+        value = getattr(params, name)
+        setattr(native, name, -1 if value is None else value)
+    native.logit_bias = list(params.logit_bias)
+    return native
+
+
+def _chunk_result(request_id: int, out: Any) -> ChunkResult:
+    token = out.token
+    token_ids = () if token < 0 else (token,)
+    if not out.has_details:
+        return ChunkResult(request_id, token_ids)
+    if out.error:
+        return ChunkResult(request_id, error=out.error)
+    return ChunkResult(request_id, token_ids, _logprobs(out.logprobs), _logprobs(out.prompt_logprobs))
+
+
+def _logprobs(entries: list[tuple[int, float, list[tuple[int, float]]]]) -> tuple[TokenLogprobs, ...]:
+    return tuple(TokenLogprobs(token, logprob, tuple(top)) for token, logprob, top in entries)
