@@ -191,6 +191,19 @@ def test_exactly_the_missing_bytes_are_left_out(smollm2: Tokenizer, smollm2_data
         assert smollm2.decode(smollm2.encode(f"a{char}b")) == f"a{kept}b"
 
 
+def test_the_demo_model_s_chat_prompt(smollm2: Tokenizer, smollm2_data: TokenizerData) -> None:
+    system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    turn = "<|im_start|>user\nHi <|im_end|>\n<|im_start|>assistant\n"
+    prompt = smollm2.render_chat([{"role": "user", "content": "Hi "}])
+    assert prompt == system + turn
+    own = smollm2.render_chat([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi "}])
+    assert own == "<|im_start|>system\nBe brief.<|im_end|>\n" + turn
+    ids = smollm2.encode(prompt)
+    assert ids[0] == smollm2_data.tokens.index("<|im_start|>") == smollm2.bos_token_id
+    assert ids.count(smollm2_data.tokens.index("<|im_end|>")) == 2
+    assert smollm2.eos_token_ids == (2,)
+
+
 @pytest.mark.parametrize(
     ("pre", "text", "words"),
     [

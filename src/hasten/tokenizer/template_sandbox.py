@@ -22,7 +22,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_CALLS = 200_000  # calls and range turns of one rendering: 0.1 s; a chat of 1,000 messages makes some thousands
+MAX_CALLS = 100_000  # calls and range turns of one rendering, 1 s at worst; a chat of 1,000 messages makes some 10,000
 MAX_REPEAT = 1 << 20  # characters or items that one repetition or padding may make
 MAX_OUTPUT_CHARS = 1 << 20  # beyond OUTPUT_PER_INPUT characters for each character of the messages
 OUTPUT_PER_INPUT = 8

@@ -1,0 +1,197 @@
+"""Chat templates: what they are given, what they may do, and how they fail."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from hasten.errors import TemplateError
+from hasten.tokenizer.chat_template import MAX_COMPILED, ChatTemplates
+from tests.support.toy_tokenizer import toy
+
+PRINT = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+USER = {"role": "user", "content": "Hi"}
+
+
+def render(template: str | None, messages: list[dict[str, Any]] | None = None, **options: Any) -> str:
+    return ChatTemplates(template, bos_token="<s>", eos_token="</s>").render(
+        [USER] if messages is None else messages, **options
+    )
+
+
+def refusal(template: str | None, messages: list[dict[str, Any]] | None = None) -> str:
+    with pytest.raises(TemplateError) as caught:
+        render(template, messages)
+    return str(caught.value)
+
+
+def test_fr_007_a_template_that_refuses_the_system_role() -> None:
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}" + PRINT
+    assert "no system role here" in refusal(template, [{"role": "system", "content": "x"}, USER])
+    assert render(template) == "[user:Hi]"
+
+
+def test_fr_007_a_template_that_demands_alternation() -> None:
+    template = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must take turns: ' ~ m.role) }}{% endif %}{{ m.content }}{% endfor %}"
+    )
+    assert "roles must take turns: user" in refusal(template, [USER, USER])
+    assert render(template, [USER, {"role": "assistant", "content": "Yo"}]) == "HiYo"
+
+
+def test_fr_007_a_model_without_a_template() -> None:
+    message = refusal(None)
+    assert "no chat template" in message
+    assert "--chat-template" in message
+    words = toy(chat_template=None)
+    with pytest.raises(TemplateError, match="--chat-template"):
+        words.tokenizer.render_chat([USER])
+    assert words.tokenizer.encode("Hi") == list(b"Hi")  # raw completions work
+    assert words.tokenizer.render_chat([USER], template=PRINT) == "[user:Hi]"
+
+
+def test_a_broken_template_leaves_raw_text_alone() -> None:
+    words = toy(chat_template="{% for m in messages %}")
+    assert words.tokenizer.encode("Hi") == list(b"Hi")
+    for _ in range(2):
+        with pytest.raises(TemplateError, match=r"chat template line 1: .*endfor"):
+            words.tokenizer.render_chat([USER])
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_fr_009_no_content_prints_nothing(content: object) -> None:
+    assert render(PRINT, [{"role": "assistant", "content": content}]) == "[assistant:]"
+    assert render(PRINT, [{"role": "assistant"}]) == "[assistant:]"
+
+
+def test_fr_009_tool_arguments_are_an_object_once() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Köln"}'}}
+    history = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "12 °C"}, USER]
+    loop = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    end = "{% endfor %}{% endfor %}"
+    assert render(PRINT, history) == "[user:Hi][assistant:][tool:12 °C][user:Hi]"
+    assert render(loop + "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}" + end, history) == (
+        "Hicity=Köln12 °CHi"
+    )
+    assert render(loop + "{{ c.function.arguments | tojson }}" + end, history) == 'Hi{"city": "Köln"}12 °CHi'
+    assert call["function"]["arguments"] == '{"city": "Köln"}'  # the caller's message is not changed
+    for text in ("not json", "[1]", "[" * 5000):  # left as they are
+        call["function"]["arguments"] = text
+        assert text in render(loop + "{{ c.function.arguments }}" + end, history)
+
+
+def test_text_parts_become_one_text() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    assert render(PRINT, [{"role": "user", "content": parts}]) == "[user:one\ntwo]"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}],
+            r"messages[0].content[1] is of type 'image_url'",
+        ),
+        ([{"type": "text"}], "messages[0].content[0] is of type 'text'"),
+        (["a"], "messages[0].content[0] is of type 'str'"),
+        ([{}], "messages[0].content[0] is of type None"),
+        (5, "messages[0].content must be a text or a list of parts, it is int"),
+        ({"text": "a"}, "it is dict"),
+    ],
+)
+def test_other_content_is_refused_by_name(content: object, message: str) -> None:
+    with pytest.raises(TemplateError, match=re.escape(message)) as caught:
+        render(PRINT, [{"role": "user", "content": content}])
+    assert caught.value.param == "messages"
+
+
+def test_the_dialect_of_hugging_face() -> None:
+    assert render("{% if tools is none and documents is none %}\n    yes\n{% endif %}\n{{ bos_token }}") == "    yes\n<s>"
+    assert render("{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}") == "012"
+    assert render("{{ {'b': '<é>', 'a': [1, none]} | tojson }}") == '{"b": "<é>", "a": [1, null]}'
+    assert render("{{ {'a': 1} | tojson(indent=2) }}") == '{\n  "a": 1\n}'
+    assert re.fullmatch(r"\d{4}-\d\d", render("{{ strftime_now('%Y-%m') }}"))
+    assert render("{% generation %}{{ messages[0].content }}{% endgeneration %}!") == "Hi!"
+    assert render("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}") == "1"
+    assert render("{{ ('=' * 3) ~ 'x'.upper() ~ 7 % 4 ~ 2 ** 5 ~ ('a' | center(5)) }}") == "===X332  a  "
+    assert render("{% if add_generation_prompt %}go{% endif %}", add_generation_prompt=False) == ""
+    assert render("{{ messages[0]['content'] | trim }}<b>&amp;") == "Hi<b>&amp;"  # nothing is escaped
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{{ messages[0].content.x.y }}", "has no attribute 'x'"),
+        ("{{ messages[7].content }}", "has no element 7"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError: division by zero"),
+        ("{{ 'a' + 1 }}", "TypeError"),
+        ("{{ undefined_function() }}", "'undefined_function' is undefined"),
+        ("{{ messages | nofilter }}", "No filter named 'nofilter'"),
+        ("{% include 'x' %}", "no loader"),
+        ("{{ lipsum() }}", "'lipsum' is undefined"),
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__' of 'str' object is unsafe"),
+        ("{{ messages.append(1) }}", "access to attribute 'append' of 'list' object is unsafe"),
+        ("{{ raise_exception.__globals__.x }}", "unsafe"),
+        ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "calls itself too deeply"),
+        ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "nested too deeply"),
+        ("x" * (1 << 20) + "y", "limit is 1048576"),
+    ],
+)
+def test_failures_say_what_the_template_said(template: str, words: str) -> None:
+    assert words in refusal(template)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("{% for i in range(10**9) %}{% endfor %}", "does not end"),
+        ("{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}", "does not end"),
+        ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(40) }}", "does not end"),
+        ("{% for i in range(99) %}{{ 'x' * 100000 }}{% endfor %}", "output is longer than"),
+        ("{{ 'ab' * 10**9 }}", "repetition"),
+        ("{{ 10**9 * [1] }}", "repetition"),
+        ("{{ 9 ** 9 ** 9 ** 9 }}", "power"),
+        ("{{ 'x' | center(10**9) }}", "width of 1000000000"),
+        ("{{ 'x' | indent(width=10**9) }}", "width of 1000000000"),
+        ("{{ 'x'.rjust(10**9) }}", "width of 1000000000"),
+        ("{{ '%1000000000d' % 1 }}", "too wide"),
+    ],
+)
+def test_a_runaway_template_is_stopped(template: str, words: str) -> None:
+    start = time.thread_time()
+    assert words in refusal(template)
+    assert time.thread_time() - start < 5
+
+
+def test_long_chats_are_not_mistaken_for_runaways() -> None:
+    messages = [{"role": "user", "content": "word " * 2000}] * 500
+    assert len(render("{% for m in messages %}" + "{{ m.content }}" * 2 + "{% endfor %}", messages)) == 10_000_000
+
+
+def test_a_template_is_compiled_once_and_overrides_do_not_pile_up() -> None:
+    templates = ChatTemplates(PRINT)
+    templates.render([USER])
+    compiled = templates._compiled[PRINT]
+    templates.render([USER, USER])
+    assert templates._compiled[PRINT] is compiled
+    for i in range(3 * MAX_COMPILED):
+        assert templates.render([USER], template=f"{i}") == str(i)
+        assert templates.render([USER]) == "[user:Hi]"
+    assert len(templates._compiled) == MAX_COMPILED
+
+
+def test_threads_render_alike() -> None:
+    templates = ChatTemplates(PRINT)
+    seen: list[str] = []
+    threads = [threading.Thread(target=lambda: seen.extend(templates.render([USER] * 50) for _ in range(20))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(seen) == {"[user:Hi]" * 50}
+    assert len(seen) == 80
