@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import threading
 import time
@@ -23,10 +24,16 @@ from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.run import bind
 from hasten.server.state import ServerState
-from tests.support.scripted import ScriptedExecutor
+from tests.support.scripted import ScriptedExecutor, made_up_answer
 from tests.support.toy_tokenizer import Toy, toy
 
 MODEL = "toy"
+
+
+def scripted(words: Toy, scripts: Any = (), **fields: Any) -> ScriptedExecutor:
+    """An executor for the vocabulary of `words`; requests beyond the scripts get made-up answers."""
+    fields.setdefault("vocab_size", words.tokenizer.vocab_size)
+    return ScriptedExecutor(scripts, eos_token_id=words.eos, **fields)
 
 
 def scripted_state(
@@ -36,7 +43,6 @@ def scripted_state(
     engine_config: EngineConfig | None = None,
     server_config: ServerConfig | None = None,
     api_keys: tuple[str, ...] = (),
-    eos_token_ids: tuple[int, ...] | None = None,
     **more: Any,
 ) -> ServerState:
     """State of a server that answers from scripts."""
@@ -92,6 +98,13 @@ class RunningServer:
         response = self.complete(max_tokens=2)
         assert response.status_code == 200, response.text
 
+    def answer(self, prompt: str, num_tokens: int) -> str:
+        """What /v1/completions must say without a script, by the oracle that knows no blocks, steps or HTTP."""
+        return self.words.tokenizer.decode(self.answer_ids(prompt, num_tokens))
+
+    def answer_ids(self, prompt: str, num_tokens: int) -> list[int]:
+        return made_up_answer(self.words.tokenizer.encode(prompt), num_tokens, self.executor.info.vocab_size)
+
     def wait_idle(self, within_s: float = 2.0) -> None:
         """Nothing runs or waits, every block is free."""
         deadline = time.monotonic() + within_s
@@ -112,10 +125,11 @@ def running_server(
 ) -> Iterator[RunningServer]:
     """A server for the length of the block; afterwards the engine must be idle and its blocks free."""
     words = words or toy()
-    executor = executor or ScriptedExecutor(vocab_size=words.tokenizer.vocab_size, eos_token_id=words.eos)
+    executor = executor or scripted(words)
     state = scripted_state(executor, words, **state_fields)
     listener = bind("127.0.0.1", 0)
     running = RunningServer(state, executor, words, listener.getsockname()[1])
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         create_app(state), http="httptools", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=0
     )

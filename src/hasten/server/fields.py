@@ -82,16 +82,16 @@ def check_fields(body: bytes, names: Iterable[str], kind: type[SamplingFields]) 
     if refused:
         values = decode(body, dict[str, msgspec.Raw])
         for name in refused:
-            _check_harmless(name, values[name])
+            _check_harmless(name, bytes(values[name]))
     return [f"the field {name!r} is not known and was ignored" for name in unknown if name not in refused]
 
 
-def _check_harmless(name: str, raw: msgspec.Raw) -> None:
-    value = decode(bytes(raw), object)
+def _check_harmless(name: str, raw: bytes) -> None:
+    value = decode(raw, object)
     # 0 == False in Python, but a number and a switch are not the same answer
     if value is None or value is False or value in ("", [], {}) or value in REFUSED.get(name, ()):
         return
-    shown = bytes(raw[:60]).decode(errors="replace") + ("…" if len(raw) > 60 else "")
+    shown = raw[:60].decode(errors="replace") + ("…" if len(raw) > 60 else "")
     raise InvalidRequest(
         f"{name} is not supported and would change the answer, so it is refused: leave it out (got {shown})",
         param=name,

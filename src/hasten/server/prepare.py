@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from hasten.errors import InvalidRequest, PromptTooLong
-from hasten.request import SamplingParams
+from hasten.request import MAX_TOP_LOGPROBS, SamplingParams
 from hasten.server.job import Job, Prompt, choice_seeds, draw_seed
 from hasten.server.protocol import ChatRequest, CompletionRequest, ContentPart, Message, SamplingFields
 from hasten.server.state import ServerState
@@ -251,4 +251,7 @@ def _max_completion_tokens(body: ChatRequest) -> int | None:
 def _chat_logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs is not None and not body.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true", param="top_logprobs")
-    return (body.top_logprobs or 0) if body.logprobs else None
+    num_top = body.top_logprobs or 0
+    if not 0 <= num_top <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest(f"top_logprobs is {num_top}, it must be in [0, {MAX_TOP_LOGPROBS}]", param="top_logprobs")
+    return num_top if body.logprobs else None

@@ -1,0 +1,364 @@
+"""Bad requests: a clear error with the field's name, at once; the server lives on and other streams never notice."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.server.running import MODEL, RunningServer, running_server, scripted
+from tests.support.toy_tokenizer import toy
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+HELLO = [{"role": "user", "content": "Hi"}]
+WITHIN_S = 1.0
+
+
+@contextmanager
+def undisturbed_stream(server: RunningServer, num_tokens: int = 60) -> Iterator[None]:
+    """Another client streams meanwhile, and gets exactly what it would get alone."""
+    texts: list[str] = []
+
+    def read() -> None:
+        events = server.events(TEXT, prompt="other", max_tokens=num_tokens, ignore_eos=True)
+        texts.append("".join(event["choices"][0]["text"] for event in events))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    yield
+    thread.join(20)
+    assert texts == [server.answer("other", num_tokens)]
+
+
+def refused(
+    server: RunningServer, path: str, body: bytes | dict[str, Any], status: int = 400, **headers: str
+) -> dict[str, Any]:
+    """The error of a bad request, having checked its form, its speed and that the server lives."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with undisturbed_stream(server):
+        started = time.monotonic()
+        response = server.http.post(path, content=content, headers={"content-type": content_type})
+        took_s = time.monotonic() - started
+        server.check_alive()
+    assert response.status_code == status, response.text[:500]
+    assert took_s < WITHIN_S
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    return error
+
+
+BAD_CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"content": "x"}]}, "messages[0]"),
+    ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 1e6}, "temperature"),
+    ({"top_p": -1}, "top_p"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"top_k": -2}, "top_k"),
+    ({"min_p": 2}, "min_p"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"frequency_penalty": -3}, "frequency_penalty"),
+    ({"seed": 2**64}, "seed"),
+    ({"seed": 1.0}, "seed"),
+    ({"n": 0}, "n"),
+    ({"n": -1}, "n"),
+    ({"n": 129}, "n"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 2**40}, "max_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
+    ({"stop": 5}, "stop"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["x"] * 17}, "stop"),
+    ({"stop_token_ids": ["x"]}, "stop_token_ids[0]"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    ({"logprobs": 3}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"logit_bias": [1]}, "logit_bias"),
+    ({"logit_bias": {"5": 101}}, "logit_bias"),
+    ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"hasten": {"explain": "yes"}}, "hasten.explain"),
+    ({"hasten": []}, "hasten"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{}]}, "functions"),
+    ({"function_call": {"name": "f"}}, "function_call"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"audio": {"voice": "x"}}, "audio"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"min_tokens": 1}, "min_tokens"),
+    ({"guided_json": {}, "echo": True}, "echo"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_CHAT_FIELDS, ids=lambda value: value if isinstance(value, str) else None)
+def test_bad_chat_field_is_named(server: RunningServer, fields: dict[str, Any], param: str) -> None:
+    response = server.http.post(CHAT, json={"model": MODEL, "messages": HELLO, "max_tokens": 2, **fields})
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert param.rpartition(".")[2].partition("[")[0] in error["message"]
+
+
+BAD_TEXT_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"best_of": 2}, "best_of"),
+    ({"suffix": "end"}, "suffix"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"prompt": None}, "prompt"),
+    ({"prompt": 5}, "prompt"),
+    ({"prompt": {}}, "prompt"),
+    ({"prompt": ["a", 1]}, "prompt"),
+    ({"prompt": [[1], "a"]}, "prompt"),
+    ({"prompt": [[1, "a"]]}, "prompt[0][1]"),
+    ({"prompt": [1.5]}, "prompt[0]"),
+    ({"prompt": ["a"] * 129}, "n"),
+    ({"prompt": ["a", "b"], "n": 65}, "n"),
+    ({"messages": HELLO}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_TEXT_FIELDS, ids=lambda value: value if isinstance(value, str) else None)
+def test_bad_text_field_is_named(server: RunningServer, fields: dict[str, Any], param: str) -> None:
+    response = server.complete(max_tokens=2, **fields)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {"10000000": 1}}, "logit_bias"),
+        ({"logit_bias": {"word": 1}}, "logit_bias"),
+        ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"stop_token_ids": [10**7], "min_tokens": 1}, "min_tokens"),
+        ({"stop_token_ids": [10**7]}, "stop_token_ids"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [10**7]}, "prompt"),
+        ({"prompt": [[97], [10**30]]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [""]}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ["fine", ""]}, "prompt"),
+    ],
+)
+def test_fr_047_bad_ids_and_empty_prompts(server: RunningServer, fields: dict[str, Any], param: str) -> None:
+    error = refused(server, TEXT, {"model": MODEL, "prompt": "Hi", "max_tokens": 2, **fields})
+    assert error["param"] == param
+
+
+def nested(field: bytes, depth: int) -> bytes:
+    return b'{"model":"toy","messages":[{"role":"user","content":"Hi"}],"' + field + b'":' + b"[" * depth + b"]" * depth + b"}"
+
+
+@pytest.mark.parametrize("depth", [70, 3_000, 100_000])
+@pytest.mark.parametrize("field", [b"tools", b"wibble", b"messages2", b"hasten"])
+def test_fr_051_deep_bodies(server: RunningServer, field: bytes, depth: int) -> None:
+    assert "nested" in refused(server, CHAT, nested(field, depth))["message"]
+
+
+def test_fr_051_nested_groups_in_a_grammar(server: RunningServer) -> None:
+    error = refused(server, CHAT, {"model": MODEL, "messages": HELLO, "grammar": "(" * 60_000 + ")" * 60_000})
+    assert error["param"] == "grammar"
+    assert len(error["message"]) < 500
+
+
+@pytest.mark.parametrize("megabytes", [10, 50])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_fr_051_huge_bodies(server: RunningServer, megabytes: int, chunked: bool) -> None:
+    before = psutil.Process().memory_info().rss
+    body = b'{"model":"toy","messages":[{"role":"user","content":"' + b"word " * (megabytes * 200_000) + b'"}]}'
+    # an iterator is sent in chunks, without a Content-Length
+    content: Any = (body[i : i + 65536] for i in range(0, len(body), 65536)) if chunked else body
+    with undisturbed_stream(server):
+        started = time.monotonic()
+        response = server.http.post(CHAT, content=content, headers={"content-type": "application/json"})
+        took_s = time.monotonic() - started
+        server.check_alive()
+    assert response.status_code == 413
+    assert "8000000" in response.json()["error"]["message"]
+    assert took_s < WITHIN_S
+    assert psutil.Process().memory_info().rss - before < len(body) + 30_000_000  # what this test itself holds
+
+
+def test_body_below_the_limit_but_far_over_the_context(server: RunningServer) -> None:
+    server.max_loop_gap_s = 0.0
+    error = refused(server, CHAT, {"model": MODEL, "messages": [{"role": "user", "content": "word " * 1_400_000}]})
+    assert error["code"] == "context_length_exceeded"
+    assert server.max_loop_gap_s < 0.25  # 8 MB are parsed in one go: some 10 ms, on a machine that tests share
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b"", "empty"),
+        (b"  \n ", "empty"),
+        (b"{", "JSON"),
+        (b"nonsense", "JSON"),
+        (b"[]", "object"),
+        (b'"text"', "object"),
+        (b"null", "object"),
+        (b'{"model":"toy","prompt":"Hi"} trailing', "JSON"),
+        (b'{"model":"toy","prompt":"Hi",}', "JSON"),
+        (b'{"model":"toy","prompt":"Hi","temperature":NaN}', "JSON"),
+        (b'{"model":"toy","prompt":"Hi","temperature":Infinity}', "JSON"),
+        (b'{"model":"toy","prompt":"Hi","temperature":1e999}', "temperature"),
+        (b'{"model":"toy","prompt":"\xff\xfe"}', "UTF-8"),
+        (b'{"model":"toy","prompt":"\xed\xa0\x80"}', "UTF-8"),
+        (b'{"model":"toy","prompt":"\\ud800"}', "JSON"),
+        (b'{"model":"toy","prompt":"Hi","pro', "JSON"),
+        (b'{"model":"toy","prompt":"Hi\\', "JSON"),
+        (b'{"model":"toy","prompt":"Hi\n"}', "JSON"),
+        (b'{"model":"toy","prompt":"Hi","max_tokens":1,"max_tokens":2}', "max_tokens"),
+        (b'{"model":"toy","prompt":"Hi","max_tokens":1,"max_token\\u0073":2}', "max_tokens"),
+        (b'{"model":"toy","prompt":"Hi","hasten":{"explain":true,"explain":false}}', "explain"),
+        (b"\xef\xbb\xbf" + b'{"model":"toy","prompt":"Hi"}', "JSON"),
+        ('{"model":"toy","prompt":"Hi"}'.encode("utf-16"), "JSON"),
+    ],
+)
+def test_broken_json(server: RunningServer, body: bytes, word: str) -> None:
+    error = refused(server, TEXT, body)
+    assert word.lower() in error["message"].lower()
+
+
+def test_too_many_values(server: RunningServer) -> None:
+    error = refused(server, TEXT, b'{"model":"toy","prompt":[' + b"1," * 300_000 + b"1]}")
+    assert "values" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
+)
+def test_wrong_content_type(server: RunningServer, content_type: str) -> None:
+    body = json.dumps({"model": MODEL, "prompt": "Hi", "max_tokens": 1}).encode()
+    if not content_type:  # not announced at all is taken as JSON
+        request = server.http.build_request("POST", TEXT, content=body)
+        assert server.http.send(request).status_code == 200
+    else:
+        assert "application/json" in refused(server, TEXT, body, content_type=content_type)["message"]
+
+
+@pytest.mark.parametrize("name", [None, "other", ""])
+def test_model_that_is_not_served(server: RunningServer, name: str | None) -> None:
+    error = refused(server, TEXT, {"model": name, "prompt": "Hi"}, 404)
+    assert error["param"] == "model"
+    assert error["code"] == "model_not_found"
+    assert "'toy'" in error["message"]
+    assert "'toy-alias'" in error["message"]
+
+
+def test_alias_is_served(server: RunningServer) -> None:
+    assert server.complete(model="toy-alias", max_tokens=1).json()["model"] == "toy-alias"
+
+
+@pytest.mark.parametrize("max_tokens", [None, 1, 100_000])
+@pytest.mark.parametrize("kind", ["text", "ids"])
+@pytest.mark.parametrize("num_tokens", [2047, 2048, 2049, 20480])
+def test_fr_041_prompts_around_the_limit(server: RunningServer, max_tokens: int | None, kind: str, num_tokens: int) -> None:
+    prompt: Any = "a" * num_tokens if kind == "text" else [97] * num_tokens
+    started = time.monotonic()
+    response = server.complete(prompt=prompt, max_tokens=max_tokens)
+    if num_tokens > 2048:
+        assert response.status_code == 400
+        assert time.monotonic() - started < WITHIN_S
+        error = response.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] == "prompt"
+        assert "2048" in error["message"]
+        assert str(num_tokens) in error["message"]
+    else:
+        assert response.status_code == 200
+        body = response.json()
+        assert body["usage"] | {"prompt_tokens_details": None} == {
+            "prompt_tokens": num_tokens,
+            "completion_tokens": 2048 - num_tokens,
+            "total_tokens": 2048,
+            "prompt_tokens_details": None,
+        }
+        assert ("warnings" in body["hasten"]) == (num_tokens == 2048)
+
+
+def test_fr_042_no_silent_truncation(server: RunningServer) -> None:
+    filler = "The sky was grey that day. " * (2 * 2048 // 27)
+    text = "The code word is marzipan.\n" + filler + "\nWhat is the code word?"
+    error = refused(server, CHAT, {"model": MODEL, "messages": [{"role": "user", "content": text}]})
+    assert error["code"] == "context_length_exceeded"
+    error = refused(
+        server, CHAT, {"model": MODEL, "messages": [{"role": "user", "content": text}], "truncate_prompt_tokens": 100}
+    )
+    assert error["param"] == "truncate_prompt_tokens"
+
+
+def test_fr_017_prompt_over_the_pool_is_refused_at_once() -> None:
+    words = toy()
+    with running_server(scripted(words, num_blocks=4, max_model_len=4096), words) as server:
+        response = server.complete(prompt="a" * 200, max_tokens=5)
+        assert response.status_code == 400
+        message = response.json()["error"]["message"]
+        assert "200" in message
+        assert "128" in message
+        assert server.complete(prompt="a" * 10, max_tokens=5).status_code == 200
+
+
+def test_unknown_paths_and_methods_have_openais_shape(server: RunningServer) -> None:
+    for method, path, status in [("GET", "/v1/nothing", 404), ("GET", CHAT, 405), ("DELETE", "/health", 405)]:
+        response = server.http.request(method, path)
+        assert response.status_code == status
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_garbage_instead_of_http(server: RunningServer) -> None:
+    for garbage in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"):
+        with server.raw() as connection:
+            connection.sendall(garbage)
+            connection.settimeout(2)
+            reply = connection.recv(1000)
+            assert reply == b"" or b" 400 " in reply
+
+
+def test_engine_failure_of_one_request_is_its_error_only() -> None:
+    words = toy()
+    executor = scripted(words, fail_requests={1: "logits are not finite"})
+    with running_server(executor, words) as server:
+        assert server.complete(max_tokens=2).status_code == 200
+        response = server.complete(max_tokens=2)
+        assert response.status_code == 500
+        assert response.json()["error"]["message"] == "logits are not finite"
+        assert server.complete(max_tokens=2).status_code == 200
+
+
+def test_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
+    words = toy()
+    with running_server(scripted(words, fail_steps={3: RuntimeError("boom")}), words) as server:
+        events = server.events(TEXT, prompt="Hi", max_tokens=10)
+        assert "boom" in events[-1]["error"]["message"]
+        assert events[-1]["error"]["type"] == "server_error"
+        assert server.complete(max_tokens=2).status_code == 200
