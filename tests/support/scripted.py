@@ -1,7 +1,7 @@
 """A naive executor that needs no model: an oracle for what the engine plans, and a source of answers written in advance.
 
-It keeps a map from KV slot to (request, position, token) and reads a request's context back through its block table, so
-that a wrong table, a lost or overwritten block, a gap between chunks or a chunk too many is an error at once.
+It keeps what every KV block holds, and reads a request's context back through its block table, so that a wrong table, a
+lost or overwritten block, a gap between chunks or a chunk too many is an error at once.
 """
 
 from __future__ import annotations
@@ -23,20 +23,34 @@ class BadPlan(AssertionError):  # noqa: N818
     """The plan contradicts itself or what was planned before."""
 
 
-def made_up_token(context: Sequence[int], vocab_size: int) -> int:
-    """A next token that depends on every token of the context and on their order; never 0, 1 or 2."""
-    value = len(context)
-    for token_id in context:
-        value = (value * 31 + token_id + 7) % 1_000_003
+def fold(value: int, token_id: int) -> int:
+    """A number that depends on every token of a context and on their order."""
+    return (value * 31 + token_id + 7) % 1_000_003
+
+
+def made_up_token(value: int, vocab_size: int) -> int:
+    """The next token after a context that folds to `value`; never 0, 1 or 2."""
     return 3 + value % (vocab_size - 3)
 
 
 def made_up_answer(prompt: Sequence[int], num_tokens: int, vocab_size: int) -> list[int]:
     """What ScriptedExecutor answers without a script: the oracle, which knows of no blocks, chunks or steps."""
-    context = list(prompt)
+    value, answer = 0, list[int]()
+    for token_id in prompt:
+        value = fold(value, token_id)
     for _ in range(num_tokens):
-        context.append(made_up_token(context, vocab_size))
-    return context[len(prompt) :]
+        answer.append(made_up_token(value, vocab_size))
+        value = fold(value, answer[-1])
+    return answer
+
+
+@dataclass
+class _Block:
+    """What a block of the store holds: tokens `index` × block_size … of one request, as the folds up to each."""
+
+    request_id: RequestId
+    index: int
+    folds: list[int]
 
 
 @dataclass
@@ -124,7 +138,7 @@ class ScriptedExecutor:
         self.closed = False
         self._known: dict[RequestId, _Known] = {}
         self._order: list[RequestId] = []
-        self._slots: dict[tuple[int, int], tuple[RequestId, int, int]] = {}
+        self._store: dict[int, _Block] = {}
         self._busy = False
 
     @property
@@ -215,9 +229,10 @@ class ScriptedExecutor:
     def _compute(self, chunk: ScheduledChunk) -> ChunkResult:
         known = self._known[chunk.request_id]
         end = chunk.start + chunk.num_tokens
+        value = self._read(known, chunk.start)
         for position in range(chunk.start, end):
-            self._slots[self._slot(known, position)] = (chunk.request_id, position, known.tokens[position])
-        context = [self._read(known, chunk.request_id, position) for position in range(end)]
+            value = fold(value, known.tokens[position])
+            self._write(known, position, value)
         known.num_computed = end
         sampling = known.new.sampling
         prompt_logprobs = self._prompt_logprobs(known, chunk) if sampling.prompt_logprobs is not None else ()
@@ -226,23 +241,33 @@ class ScriptedExecutor:
         error = self.fail_requests.get(self._order.index(chunk.request_id))
         if error is not None:
             return ChunkResult(chunk.request_id, error=error)
-        token_id = self._draw(known, context)
+        token_id = self._draw(known, value)
         known.tokens.append(token_id)
         logprobs = () if sampling.logprobs is None else (_logprobs(token_id, sampling.logprobs),)
         return ChunkResult(chunk.request_id, (token_id,), logprobs, prompt_logprobs)
 
-    def _slot(self, known: _Known, position: int) -> tuple[int, int]:
-        return known.table[position // self.info.block_size], position % self.info.block_size
+    def _read(self, known: _Known, num_tokens: int) -> int:
+        """The fold of the first `num_tokens` tokens, read through the block table; all of them must be in the store."""
+        request_id, size, value = known.new.request_id, self.info.block_size, 0
+        for index in range(-(-num_tokens // size)):
+            wanted = min(size, num_tokens - index * size)
+            block = self._store.get(known.table[index])
+            if block is None or (block.request_id, block.index) != (request_id, index) or len(block.folds) < wanted:
+                raise BadPlan(f"tokens {index * size} … of request {request_id} are not in the store, but {block}")
+            value = block.folds[wanted - 1]
+        return value
 
-    def _read(self, known: _Known, request_id: RequestId, position: int) -> int:
-        found = self._slots.get(self._slot(known, position))
-        if found is None or found[:2] != (request_id, position):
-            raise BadPlan(f"position {position} of request {request_id} is not in the store, its slot holds {found}")
-        return found[2]
+    def _write(self, known: _Known, position: int, value: int) -> None:
+        index, offset = divmod(position, self.info.block_size)
+        block_id = known.table[index]
+        if offset == 0:
+            self._store[block_id] = _Block(known.new.request_id, index, [])
+        folds = self._store[block_id].folds
+        folds[offset:] = [value]  # whatever was written after it is stale
 
-    def _draw(self, known: _Known, context: Sequence[int]) -> int:
+    def _draw(self, known: _Known, value: int) -> int:
         if known.script is None:
-            return made_up_token(context, self.info.vocab_size)
+            return made_up_token(value, self.info.vocab_size)
         return known.script[known.num_drawn] if known.num_drawn < len(known.script) else self.eos_token_id
 
     def _prompt_logprobs(self, known: _Known, chunk: ScheduledChunk) -> tuple[TokenLogprobs, ...]:

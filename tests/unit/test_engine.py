@@ -1,0 +1,317 @@
+"""The engine's loop on a scripted executor, which checks every plan: answers, ends, batching, limits."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+
+from hasten.errors import EngineStopped, InvalidRequest, PromptTooLong
+from hasten.request import FinishReason, SamplingParams
+from tests.support.engine_run import EngineRun
+from tests.support.scripted import ScriptedExecutor, greedy, made_up_answer
+
+
+def test_one_request_gets_the_answer_of_the_oracle() -> None:
+    prompt = range(3, 40)
+    with EngineRun(ScriptedExecutor()) as run:
+        request = run.submit(prompt, 25)
+        assert run.tokens(request) == made_up_answer(prompt, 25, 1000)
+        assert run.wait(request).finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 0, None])
+def test_answers_do_not_depend_on_chunks_or_neighbours(chunk: int | None) -> None:
+    prompts = [range(5, 5 + n) for n in (1, 2, 31, 32, 33, 100, 300)]
+    with EngineRun(ScriptedExecutor(), chunk=chunk, max_num_seqs=4) as run:
+        requests = [run.submit(prompt, 10 + i) for i, prompt in enumerate(prompts)]
+        for i, (request, prompt) in enumerate(zip(requests, prompts, strict=True)):
+            assert run.tokens(request) == made_up_answer(prompt, 10 + i, 1000)
+
+
+def test_chunks_are_512_when_nothing_decodes() -> None:
+    executor = ScriptedExecutor(gate=(gate := threading.Event()), max_num_batched_tokens=2048)
+    with EngineRun(executor, max_num_batched_tokens=2048) as run:
+        first = run.submit(range(3, 603), 30)
+        run.wait_until(lambda: executor.plans, "the first step")
+        second = run.submit(range(3, 203), 1)
+        gate.set()
+        run.wait(first), run.wait(second)
+    sizes = [{chunk.request_id: chunk.num_tokens for chunk in plan.chunks} for plan in executor.plans]
+    assert sizes[:4] == [{1: 512}, {1: 88, 2: 200}, {1: 1}, {1: 1}], "nothing decodes: the newcomer gets the rest of the 512"
+
+
+def test_prompt_joins_running_decodes_in_the_same_step_64_tokens_at_a_time() -> None:
+    executor = ScriptedExecutor(gate=(gate := threading.Event()))
+    with EngineRun(executor) as run:
+        first = run.submit(range(3, 13), 50)
+        run.wait_until(lambda: executor.plans, "the first step")
+        second = run.submit(range(3, 203), 5)
+        gate.set()
+        run.wait(first), run.wait(second)
+    sizes = [{chunk.request_id: chunk.num_tokens for chunk in plan.chunks} for plan in executor.plans]
+    assert sizes[1:6] == [{1: 1, 2: 64}, {1: 1, 2: 64}, {1: 1, 2: 64}, {1: 1, 2: 8}, {1: 1, 2: 1}]
+
+
+def test_articles_example_short_requests_leave_and_a_newcomer_takes_the_place_at_once() -> None:
+    """Three requests of 100 tokens and one of 1,000 start together, four places; two more wait."""
+    executor = ScriptedExecutor(gate=(gate := threading.Event()), num_blocks=512)
+    with EngineRun(executor, max_num_seqs=4) as run:
+        requests = [run.submit(range(3, 13), num_tokens) for num_tokens in (100, 100, 100, 1000, 50, 50)]
+        gate.set()
+        ends = [run.wait(request) for request in requests]
+    steps = [dict(end.ledger.steps) for end in ends if end.ledger]
+    assert [step["first_scheduled"] for step in steps[:4]] == [1] * 4
+    assert [step["last_token"] for step in steps[:4]] == [100, 100, 100, 1000]
+    assert [step["first_scheduled"] for step in steps[4:]] == [101, 101]
+    assert [step["last_token"] for step in steps[4:]] == [150, 150]
+    # and the short ones are told so long before the long one is done
+    told = {event.request_id: i for i, call in enumerate(run.calls) for event in call if event.finish_reason}
+    assert max(told[request] for request in requests[:3]) < told[requests[3]] - 800
+
+
+def test_articles_example_static_batching_makes_them_wait() -> None:
+    executor = ScriptedExecutor(gate=(gate := threading.Event()), num_blocks=512)
+    with EngineRun(executor, max_num_seqs=4, batching="static") as run:
+        requests = [run.submit(range(3, 13), num_tokens) for num_tokens in (100, 100, 100, 1000, 50, 50)]
+        gate.set()
+        ends = [run.wait(request) for request in requests]
+        for request, num_tokens in zip(requests, (100, 100, 100, 1000, 50, 50), strict=True):
+            assert run.tokens(request) == made_up_answer(range(3, 13), num_tokens, 1000)
+    steps = [dict(end.ledger.steps) for end in ends if end.ledger]
+    assert [step["last_token"] for step in steps[:4]] == [100, 100, 100, 1000]
+    assert [step["first_scheduled"] for step in steps[4:]] == [1001, 1001]
+    told = {event.request_id: i for i, call in enumerate(run.calls) for event in call if event.finish_reason}
+    assert len({told[request] for request in requests[:4]}) == 1, "the whole batch ends together"
+    held = [part.name for part in ends[0].ledger.parts] if ends[0].ledger else []
+    assert held == ["queue", "prefill", "decode", "held"]
+
+
+def test_static_batch_that_is_cancelled_or_held_lets_the_next_begin() -> None:
+    with EngineRun(ScriptedExecutor(step_s=0.001), max_num_seqs=2, batching="static") as run:
+        short, long, late = run.submit([3], 2), run.submit([4], 3000), run.submit([5], 2)
+        run.wait_for_tokens(short, 2)
+        run.wait_for_tokens(long, 5)
+        assert run.events(short)[-1].finish_reason is None, "held until the batch is over"
+        run.engine.cancel(long)
+        assert run.wait(long).finish_reason is FinishReason.CANCELLED
+        assert run.wait(short).finish_reason is FinishReason.LENGTH
+        assert run.wait(late).finish_reason is FinishReason.LENGTH
+        short, long = run.submit([3], 2), run.submit([4], 3000)
+        run.wait_for_tokens(short, 2)
+        run.wait_for_tokens(long, 5)
+        run.engine.cancel(short)  # it has all of its answer: no need to hold it any longer
+        assert run.wait(short).finish_reason is FinishReason.LENGTH
+        run.engine.cancel(long)
+
+
+def test_events_of_a_step_come_in_one_call() -> None:
+    executor = ScriptedExecutor(gate=(gate := threading.Event()))
+    with EngineRun(executor) as run:
+        requests = [run.submit([3 + i], 20) for i in range(8)]
+        gate.set()
+        for request in requests:
+            run.wait(request)
+    num_steps = len(executor.plans)
+    assert len(run.calls) == num_steps
+    assert max(len(call) for call in run.calls) == 8
+
+
+def test_prompt_tokens_are_computed_once_and_counted_once() -> None:
+    with EngineRun(executor := ScriptedExecutor(), chunk=16) as run:
+        run.wait(run.submit(range(3, 103), 5))
+        snapshot = run.engine.snapshot()
+    assert sum(plan.num_tokens for plan in executor.plans) == 100 + 4
+    assert (snapshot.num_prompt_tokens, snapshot.num_generated_tokens) == (100, 5)
+    assert snapshot.num_steps == len(executor.plans)
+
+
+def test_fr_048_every_end_token_stops_and_ignore_eos_runs_on() -> None:
+    script = [10, 11, 12, 13, 14, 7, 15, 16, 17, 18]
+    with EngineRun(ScriptedExecutor([script] * 5)) as run:
+        either = run.submit([3], 10, eos_token_ids=(2, 7))
+        assert run.tokens(either) == script[:6]
+        assert (run.wait(either).finish_reason, run.wait(either).stop_token_id) == (FinishReason.STOP, 7)
+        ignoring = run.submit([3], greedy(10, ignore_eos=True), eos_token_ids=(2, 7))
+        assert run.tokens(ignoring) == script
+        assert (run.wait(ignoring).finish_reason, run.wait(ignoring).stop_token_id) == (FinishReason.LENGTH, None)
+        own = run.submit([3], greedy(10, ignore_eos=True, stop_token_ids=(12,)), eos_token_ids=(2, 7))
+        assert run.tokens(own) == script[:3]
+        assert (run.wait(own).finish_reason, run.wait(own).stop_token_id) == (FinishReason.STOP, 12)
+        last = run.submit([3], 6, eos_token_ids=(7,))
+        assert run.wait(last).finish_reason is FinishReason.STOP, "an end token as the last allowed one is a stop"
+        short = run.submit([3], 5, eos_token_ids=(7,))
+        assert run.wait(short).finish_reason is FinishReason.LENGTH
+
+
+def test_max_tokens_0_needs_no_step() -> None:
+    with EngineRun(executor := ScriptedExecutor()) as run:
+        request = run.submit([3, 4, 5], 0)
+        assert run.wait(request).finish_reason is FinishReason.LENGTH
+        assert run.tokens(request) == []
+    assert executor.plans == []
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 3])
+@pytest.mark.parametrize("chunk", [1, 4, 512])
+def test_prompt_logprobs_come_once_and_whole(max_tokens: int, chunk: int) -> None:
+    prompt = (9, 8, 7, 6, 5, 4)
+    with EngineRun(ScriptedExecutor(), chunk=chunk) as run:
+        request = run.submit(prompt, greedy(max_tokens, prompt_logprobs=1, logprobs=0))
+        assert run.tokens(request) == made_up_answer(prompt, max_tokens, 1000)
+        events = run.events(request)
+    carrying = [event for event in events if event.prompt_logprobs]
+    assert len(carrying) == 1
+    assert [entry.token_id for entry in carrying[0].prompt_logprobs] == list(prompt)
+    assert carrying[0].prompt_logprobs[0].logprob is None
+    assert all(entry.logprob == -(entry.token_id + 1) / 1000 for entry in carrying[0].prompt_logprobs[1:])
+    logprobs = [entry for event in events for entry in event.logprobs]
+    assert [entry.token_id for entry in logprobs] == run.tokens(request)
+    assert events[-1].finish_reason is FinishReason.LENGTH
+
+
+def test_prompt_logprobs_survive_preemption() -> None:
+    prompts = [tuple(range(3, 19)), tuple(range(20, 36))]
+    executor = ScriptedExecutor(num_blocks=9, block_size=4)
+    with EngineRun(executor, chunk=3) as run:
+        requests = [run.submit(prompt, greedy(16, prompt_logprobs=0)) for prompt in prompts]
+        for request, prompt in zip(requests, prompts, strict=True):
+            assert run.tokens(request) == made_up_answer(prompt, 16, 1000)
+            entries = [entry.token_id for event in run.events(request) for entry in event.prompt_logprobs]
+            assert entries == list(prompt)
+        assert run.engine.snapshot().num_preemptions > 0
+
+
+def test_fr_015_preempted_requests_give_the_same_tokens() -> None:
+    """Four requests of 200 + 300 tokens, blocks for about one and a half."""
+    executor = ScriptedExecutor(num_blocks=24, block_size=32)
+    prompts = [range(3 + i, 203 + i) for i in range(4)]
+    with EngineRun(executor, chunk=64) as run:
+        requests = [run.submit(prompt, greedy(300, ignore_eos=True)) for prompt in prompts]
+        for request, prompt in zip(requests, prompts, strict=True):
+            assert run.tokens(request) == made_up_answer(prompt, 300, 1000)
+            assert run.wait(request).finish_reason is FinishReason.LENGTH
+        snapshot = run.engine.snapshot()
+        preempted = [run.wait(request).ledger.num_preemptions for request in requests]  # type: ignore[union-attr]
+    assert snapshot.num_preemptions > 0
+    assert sum(preempted) == snapshot.num_preemptions
+    assert preempted[0] == 0, "the earliest is never the victim"
+    assert snapshot.num_generated_tokens == 1200
+    assert snapshot.num_prompt_tokens == 800
+
+
+def test_fr_017_prompt_over_the_pool_is_refused_and_blocks_nobody() -> None:
+    executor = ScriptedExecutor(num_blocks=64, block_size=32, max_model_len=8192)
+    with EngineRun(executor) as run:
+        started = time.monotonic()
+        with pytest.raises(PromptTooLong) as error:
+            run.submit([5] * 4000, 10)
+        assert time.monotonic() - started < 1
+        assert "4000" in str(error.value)
+        assert "2048" in str(error.value)
+        assert "8192" in str(error.value)
+        assert (error.value.code, error.value.param) == ("context_length_exceeded", "prompt")
+        assert run.tokens(run.submit([5] * 10, 10)) == made_up_answer([5] * 10, 10, 1000)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 5, 10_000])
+def test_fr_041_prompts_around_the_limit(max_tokens: int | None) -> None:
+    limit = 128
+    with EngineRun(ScriptedExecutor(max_model_len=limit)) as run:
+        for num_prompt, room in ((limit - 1, 1), (limit, 0), (limit - 40, 40)):
+            request = run.submit([5] * num_prompt, max_tokens)
+            assert len(run.tokens(request)) == (room if max_tokens is None else min(room, max_tokens))
+            assert run.wait(request).finish_reason is FinishReason.LENGTH
+        for num_prompt in (limit + 1, 10 * limit):
+            with pytest.raises(PromptTooLong, match=rf"{num_prompt} tokens.*{limit}"):
+                run.submit([5] * num_prompt, max_tokens)
+        assert len(run.tokens(run.submit([5] * 10, 3))) == 3
+
+
+def test_fr_042_prompts_are_never_cut() -> None:
+    executor = ScriptedExecutor(max_model_len=256)
+    with EngineRun(executor) as run:
+        with pytest.raises(PromptTooLong):
+            run.submit(range(3, 515), 10)
+        run.wait(run.submit(range(3, 253), 3))
+    assert [new.prompt_token_ids for plan in executor.plans for new in plan.new] == [tuple(range(3, 253))]
+
+
+def test_a_lone_request_may_use_the_whole_pool() -> None:
+    with EngineRun(ScriptedExecutor(num_blocks=4, block_size=4, max_model_len=4096)) as run:
+        request = run.submit([5] * 6, None)
+        assert run.tokens(request) == made_up_answer([5] * 6, 10, 1000)
+        assert run.engine.snapshot().num_preemptions == 0
+
+
+@pytest.mark.parametrize("prompt", [[], [1000], [-1], [3, 4, 2**40]])
+def test_bad_prompts_are_refused(prompt: list[int]) -> None:
+    with EngineRun(ScriptedExecutor(vocab_size=1000)) as run:
+        with pytest.raises(InvalidRequest) as error:
+            run.submit(prompt, 3)
+        assert error.value.param == "prompt"
+        assert len(run.tokens(run.submit([3], 3))) == 3
+
+
+def test_seed_is_drawn_at_arrival_and_kept_when_given() -> None:
+    with EngineRun(executor := ScriptedExecutor()) as run:
+        for seed in (None, None, 7, -1, 2**64 - 1):
+            run.wait(run.submit([3], SamplingParams(max_tokens=1, seed=seed)))
+        resolved = run.engine.resolve(SamplingParams(), 10)
+        assert run.engine.resolve(resolved, 10) is resolved
+    seeds = [new.sampling.seed for plan in executor.plans for new in plan.new]
+    assert seeds[2:] == [7, -1, 2**64 - 1]
+    assert None not in seeds
+    assert seeds[0] != seeds[1]
+
+
+def test_idle_engine_sleeps_and_wakes_within_a_millisecond() -> None:
+    with EngineRun(ScriptedExecutor()) as run:
+        run.wait(run.submit([3], 1))
+        cpu_before, started = time.process_time(), time.perf_counter()
+        time.sleep(0.3)
+        idle_share = (time.process_time() - cpu_before) / (time.perf_counter() - started)
+        waits_ms = []
+        for _ in range(20):
+            run.wait(request := run.submit([3], 1))
+            ledger = run.wait(request).ledger
+            assert ledger is not None
+            waits_ms.append(ledger.parts[0].ms)
+            time.sleep(0.005)
+    assert idle_share < 0.05
+    assert sorted(waits_ms)[5] < 1.0, "from submit to the start of the step, in a quarter of the tries (shared machine)"
+
+
+def test_starting_the_engine_shortens_the_switch_interval() -> None:
+    sys.setswitchinterval(0.005)
+    with EngineRun(ScriptedExecutor()):
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
+
+
+def test_drain_waits_then_cancels_and_takes_no_more() -> None:
+    with EngineRun(ScriptedExecutor(step_s=0.001)) as run:
+        short = run.submit([3], 5)
+        assert run.engine.drain(20.0) is True
+        assert run.wait(short).finish_reason is FinishReason.LENGTH
+        with pytest.raises(EngineStopped, match="shutting down"):
+            run.submit([3], 5)
+    with EngineRun(ScriptedExecutor(step_s=0.001, num_blocks=256)) as run:
+        endless, waiting = run.submit([3], 4000), run.submit([4], 4000)
+        run.wait_for_tokens(endless, 3)
+        assert run.engine.drain(0.01) is False
+        assert run.wait(endless).finish_reason is run.wait(waiting).finish_reason is FinishReason.CANCELLED
+
+
+def test_stop_ends_what_is_open() -> None:
+    with EngineRun(ScriptedExecutor(step_s=0.001), max_num_seqs=1) as run:
+        requests = [run.submit([3], 4000) for _ in range(3)]
+        run.wait_for_tokens(requests[0], 3)
+        run.engine.stop()
+        run.engine.stop()
+        assert all(run.wait(request).finish_reason is FinishReason.CANCELLED for request in requests)
+        with pytest.raises(EngineStopped, match="stopped"):
+            run.submit([3], 5)
+        with pytest.raises(RuntimeError):
+            run.engine.start(lambda events: None)
