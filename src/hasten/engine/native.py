@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from typing import Any, Literal
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from hasten import _kernels
+import hasten._kernels as _kernels
 from hasten.engine.executor import ExecutorInfo
 from hasten.engine.reference_state import BadPlan
 from hasten.errors import DoesNotFit, EngineStopped, Unsupported, UsageError
-from hasten.kv_store import BLOCK_SIZE, KvLayout
+from hasten.kv_store import BLOCK_SIZE, KvLayout, KvStoreFormat
 from hasten.models.spec import EMBED, FINAL_NORM, HEAD, LAYER_TENSORS, ModelSpec, layer_tensor
 from hasten.quant import FORMATS
 from hasten.request import SamplingParams, TokenLogprobs
@@ -20,8 +21,6 @@ from hasten.scheduler.plan import ChunkResult, StepPlan, StepResult
 from hasten.weights.checkpoint import Checkpoint
 
 __all__ = ["NUMERICS_VERSION", "NativeExecutor", "scratch_bytes", "weight_bytes"]
-
-KvFormat = Literal["bf16", "int8"]
 
 NUMERICS_VERSION = 1  # raised whenever the same file may give other bits than before
 
@@ -35,7 +34,7 @@ def weight_bytes(checkpoint: Checkpoint) -> int:
     return int(_kernels.model_weight_bytes(_tensors(checkpoint)))
 
 
-def scratch_bytes(spec: ModelSpec, *, max_num_batched_tokens: int, max_num_seqs: int, threads: int, kv_format: KvFormat) -> int:
+def scratch_bytes(spec: ModelSpec, *, max_num_batched_tokens: int, max_num_seqs: int, threads: int, kv_format: str) -> int:
     """Bytes of working memory for the widest step, at the model's longest context."""
     limits = _limits(1, spec.max_position, max_num_batched_tokens, max_num_seqs, kv_format)
     return int(_kernels.model_scratch_bytes(_config(spec), limits, threads))
@@ -44,7 +43,7 @@ def scratch_bytes(spec: ModelSpec, *, max_num_batched_tokens: int, max_num_seqs:
 class NativeExecutor:
     """Implements engine.executor.Executor.
 
-    Raises: Unsupported (the model has a shape or format the kernels cannot run), UsageError (unknown isa), DoesNotFit;
+    Raises: Unsupported (the model has a shape or format the kernels cannot run), UsageError (isa or kv_format), DoesNotFit;
         BadPlan from submit when a plan contradicts what the executor knows, and then nothing has changed.
     """
 
@@ -56,13 +55,13 @@ class NativeExecutor:
         max_model_len: int,
         max_num_batched_tokens: int,
         max_num_seqs: int,
-        kv_format: KvFormat,
+        kv_format: str,
         isa: str = "auto",
         threads: int,
     ) -> None:
         spec = checkpoint.spec
-        layout = KvLayout(kv_format, spec.num_layers, spec.num_kv_heads, spec.head_dim)
         limits = _limits(num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs, kv_format)
+        layout = KvLayout(cast(KvStoreFormat, kv_format), spec.num_layers, spec.num_kv_heads, spec.head_dim)
         self._model: Any = _load(checkpoint, limits, _chosen_isa(isa), threads, num_blocks * layout.block_bytes)
         self._lock = threading.Lock()  # between cancel() from any thread and the end of the step it means
         self._running: NativeStep | None = None
@@ -111,6 +110,11 @@ class NativeExecutor:
                 self._model.cancel()
             # the memory goes when a result() that is still waiting has let go of it
             self._model = None
+
+    def kv_bytes(self) -> npt.NDArray[np.uint8]:
+        """All K/V as bytes, writable: block i is bytes [i · block_bytes, (i + 1) · block_bytes) of kv_store.py's layout."""
+        blocks: npt.NDArray[np.uint8] = self._model.kv_bytes()[: self._info.kv_bytes]
+        return blocks
 
     def finish(self, step: NativeStep) -> StepResult:
         """Wait for `step`; for NativeStep.result()."""
@@ -210,7 +214,9 @@ def _config(spec: ModelSpec) -> Any:
     return config
 
 
-def _limits(num_blocks: int, max_model_len: int, max_num_batched_tokens: int, max_num_seqs: int, kv_format: KvFormat) -> Any:
+def _limits(num_blocks: int, max_model_len: int, max_num_batched_tokens: int, max_num_seqs: int, kv_format: str) -> Any:
+    if kv_format not in _KV_FORMATS:
+        raise UsageError(f"kv_format is {kv_format!r}, the native executor has {', '.join(_KV_FORMATS)}")
     limits = _kernels.ModelLimits()
     limits.num_blocks = num_blocks
     limits.max_model_len = max_model_len
