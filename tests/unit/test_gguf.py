@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 
 from hasten.errors import Unsupported

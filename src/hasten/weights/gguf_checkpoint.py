@@ -195,7 +195,9 @@ class GgufCheckpoint:
     def _check_vocabulary(self) -> None:
         num_tokens = self._spec.vocab_size
         self._metadata.array(f"{_TOKENIZER}scores", "float32", num_tokens)
-        self._metadata.array(f"{_TOKENIZER}token_type", "int32", num_tokens)
+        types = self._metadata.array(f"{_TOKENIZER}token_type", "int32", num_tokens)
+        if types is not None and not np.isin(types, range(1, _NUM_TOKEN_TYPES + 1)).all():
+            raise BadFile(f"key '{_TOKENIZER}token_type' holds values outside 1 to {_NUM_TOKEN_TYPES}")
         for name in ("bos", "eos", "eot", "eom"):
             _token_id(self._metadata, name, num_tokens)
 
@@ -216,8 +218,6 @@ def _read_tokenizer(metadata: GgufMetadata) -> TokenizerData:
     tokens = metadata.strings(f"{_TOKENIZER}tokens")
     types = metadata.array(f"{_TOKENIZER}token_type", "int32", len(tokens))
     token_types = [1] * len(tokens) if types is None else [int(value) for value in types.tolist()]
-    if token_types and not 1 <= min(token_types) <= max(token_types) <= _NUM_TOKEN_TYPES:
-        raise BadFile(f"key '{_TOKENIZER}token_type' holds values outside 1 to {_NUM_TOKEN_TYPES}")
     ends = (_token_id(metadata, name, len(tokens)) for name in ("eos", "eot", "eom"))
     template = "tokenizer.chat_template"
     return TokenizerData(
