@@ -68,10 +68,10 @@ class NaivePlanner:
                 plan[i] = min(row.known - row.computed, most, left)
                 left -= plan[i]
         if self.static and not self.batch & (self.running.keys() | self.waiting.keys()):
-            self.batch = set(sorted(self.waiting)[: self.seqs]) if not preempted else self.batch
+            self.batch = set(sorted(self.waiting)[: self.seqs])
         for i, row in sorted(self.waiting.items()):
             full = len(self.running) == self.seqs or self.blocks(row.known) + len(self.running) > self.free()
-            if preempted or left <= 0 or full or (self.static and i not in self.batch):
+            if left <= 0 or full or (self.static and i not in self.batch):
                 break
             self.running[i] = self.waiting.pop(i)
             row.held = row.known

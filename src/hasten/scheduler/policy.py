@@ -1,12 +1,10 @@
-"""Which request next, how much of it, and who makes room: the numbers and choices, apart from the bookkeeping."""
+"""How much of whom runs in a step: the numbers, apart from the bookkeeping."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hasten.config import Batching
-from hasten.request import RequestId
 
 CHUNK_ALONE = 512  # tokens: enough rows to be bound by arithmetic, short enough for a cancel to be seen soon
 CHUNK_BESIDE_DECODES = 64  # tokens: about what rides along on one pass over the weights before the streams feel it
@@ -46,7 +44,3 @@ class Policy:
         """Most prompt tokens of all requests in a step that also decodes `num_decodes` tokens."""
         left = self.max_num_batched_tokens - num_decodes
         return min(left, CHUNK_BESIDE_DECODES) if self.chunk is None and num_decodes else left
-
-    def victim(self, running: Iterable[RequestId]) -> RequestId:
-        """Who gives up its blocks: the latest arrival, which has the least to lose (ids count arrivals)."""
-        return max(running)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from hasten.cache.block_pool import BlockPool
 from hasten.cache.block_table import BlockTable
@@ -12,8 +10,6 @@ from hasten.request import RequestId, RequestStatus
 from hasten.scheduler.plan import BlockTableUpdate, NewRequest, ScheduledChunk, StepPlan
 from hasten.scheduler.policy import Policy
 from hasten.scheduler.request_state import RequestState
-
-_by_arrival = attrgetter("request_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +59,10 @@ class Scheduler:
         self._pool = pool
         self._policy = policy
         self._states: dict[RequestId, RequestState] = {}
-        self._waiting: list[RequestState] = []  # by arrival; the preempted have arrived before those that never ran
-        self._running: list[RequestState] = []  # by arrival
+        # both by arrival, and everyone who runs has arrived before everyone who waits: requests join in order, and it is
+        # the latest that is preempted
+        self._running: list[RequestState] = []
+        self._waiting: list[RequestState] = []
         self._finished: list[RequestId] = []  # the executor has to be told
         self._batch: set[RequestId] = set()  # static batching: members, finished ones included
         self._step_id = 0
@@ -101,8 +99,7 @@ class Scheduler:
         self._plan_decodes(draft)
         budget = self._policy.prompt_budget(len(draft.chunks))
         budget = self._plan_prompts(draft, budget)
-        if not draft.preempted:  # what was just taken from one request must not start another
-            self._admit(draft, budget)
+        self._admit(draft, budget)
         if not draft.chunks:
             raise AssertionError(f"nothing to run: {self.num_waiting} wait, {self._pool.num_free} blocks are free")
         self._step_id += 1
@@ -141,8 +138,13 @@ class Scheduler:
         if len(self._running) > self._policy.max_num_seqs:
             raise AssertionError(f"{len(self._running)} requests run, max_num_seqs is {self._policy.max_num_seqs}")
         for queue, status in ((self._waiting, RequestStatus.WAITING), (self._running, RequestStatus.RUNNING)):
-            if any(state.status is not status for state in queue) or sorted(queue, key=_by_arrival) != queue:
-                raise AssertionError(f"the {status.value} requests are out of order")
+            if any(state.status is not status for state in queue):
+                raise AssertionError(
+                    f"{[state.request_id for state in queue if state.status is not status]} are not {status.value}"
+                )
+        order = [state.request_id for state in self._running + self._waiting]
+        if order != sorted(order) or len(order) != len(self._states):
+            raise AssertionError(f"requests out of order: {order}, {len(self._states)} are known")
 
     def _plan_decodes(self, draft: _Draft) -> None:
         for state in [state for state in self._running if state.is_decoding]:
@@ -157,10 +159,9 @@ class Scheduler:
         Decodes are planned in order of arrival, so a victim, which came later, has no chunk in the draft yet.
         """
         while state.block_table.num_missing(state.num_tokens) > self._pool.num_free:
-            victim = self._states[self._policy.victim(other.request_id for other in self._running)]
+            victim = self._running.pop()
             victim.preempt()
-            self._running.remove(victim)
-            bisect.insort(self._waiting, victim, key=_by_arrival)
+            self._waiting.insert(0, victim)
             draft.preempted.append(victim.request_id)
             if victim is state:
                 return False
@@ -187,11 +188,12 @@ class Scheduler:
             state = self._waiting[0]
             if self._policy.batching == "static" and state.request_id not in self._batch:
                 return
-            # one block to grow for each that runs already, lest the newcomer be preempted again at once
+            # one block to grow for each that runs already, lest the newcomer be preempted again at once; so a request
+            # that has just been preempted does not come back in the same step either
             if state.block_table.num_missing(state.num_tokens) + self.num_running > self._pool.num_free:
                 return
             state.block_table.grow(state.num_tokens)
             state.move_to(RequestStatus.RUNNING)
             del self._waiting[0]
-            bisect.insort(self._running, state, key=_by_arrival)
+            self._running.append(state)
             budget -= self._add_chunk(draft, state, budget)
