@@ -209,13 +209,12 @@ async def _complete(
 ) -> bool:
     state.num_requests += 1
     state.first_ns = state.first_ns or received_ns
-    prompt = request.get("prompt") or " ".join(str(m["content"]) for m in request.get("messages", []))
     entry = {
         "id": headers.get("x-request-id"),
         "received_ns": received_ns,
         "chunk_ns": [],
         "chat": "chat" in path,
-        "prompt_tokens": len(prompt.split()) if isinstance(prompt, str) else len(prompt),
+        "prompt_tokens": _prompt_tokens(request),
         "body": request,
     }
     state.log.append(entry)
@@ -229,7 +228,16 @@ async def _complete(
 
 def _plain(writer: asyncio.StreamWriter, status: int, body: Any) -> None:
     data = json.dumps(body).encode()
-    writer.write(f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+
+
+def _prompt_tokens(request: dict[str, Any]) -> int:
+    """A word is a token; the chat template adds three to each message and two at the end, a text prompt gets a start token."""
+    if "messages" in request:
+        return sum(len(m["content"].split()) + 3 for m in request["messages"]) + 2
+    prompt = request["prompt"]
+    return len(prompt.split()) + 1 if isinstance(prompt, str) else len(prompt)
 
 
 def _side(state: _State, path: str, request: dict[str, Any]) -> Any:
@@ -243,7 +251,7 @@ def _side(state: _State, path: str, request: dict[str, Any]) -> Any:
         if kind == "llama-server":
             return {"tokens": list(range(len(request.get("content", "").split())))}
         if "messages" in request:
-            count = sum(len(m["content"].split()) + 3 for m in request["messages"]) + 2  # a template has words of its own
+            count = _prompt_tokens(request)
         elif "prompt" in request:
             count = len(request["prompt"].split()) + (1 if request.get("add_special_tokens", True) else 0)
         else:

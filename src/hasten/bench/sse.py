@@ -18,14 +18,11 @@ class SseParser:
         self._skip_lf = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        # nearly every chunk of a real stream is whole events of one data line each: 0.4 µs this way, 2.5 µs line by line
-        if not self._buffer and not self._data and b"\r" not in chunk and chunk.endswith(b"\n\n"):
-            events = []
-            for block in chunk[:-2].split(b"\n\n"):
-                if not block.startswith(b"data: ") or b"\n" in block:
-                    return self._feed_lines(chunk)
-                events.append(block[6:])
-            return events
+        # nearly every chunk of a real stream is one event of one data line; going line by line costs eight times as much
+        begins = not self._buffer and not self._data and chunk.startswith(b"data: ")
+        if begins and chunk.endswith(b"\n\n") and chunk.find(b"\n") == len(chunk) - 2 and b"\r" not in chunk:
+            self._skip_lf = False
+            return [chunk[6:-2]]
         return self._feed_lines(chunk)
 
     def _feed_lines(self, chunk: bytes) -> list[bytes]:

@@ -1,0 +1,78 @@
+"""The table that moves while a run lasts. Only for terminals; the run does not wait for it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from hasten.bench.audit import Monitor
+from hasten.bench.record import RequestRecord
+from hasten.bench.runner import LoadRun
+from hasten.bench.session import elapsed_s
+
+_RECENT = 200  # requests the moving figures are made of
+
+
+class LiveTable:
+    """Call it with the run and the monitor, about once a second, from any thread."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._live.stop()
+
+    def __call__(self, run: LoadRun, monitor: Monitor) -> None:
+        self._live.update(self.table(run, monitor), refresh=True)
+
+    def table(self, run: LoadRun, monitor: Monitor) -> Table:
+        """The figures of the last requests, and how the client does."""
+        ended = [record for record in run.records[-4 * _RECENT :] if record.end_ns][-_RECENT:]
+        good = [record for record in ended if record.ok and record.chunk_ns]
+        ttft = [(record.chunk_ns[0] - record.intended_ns) / 1e6 for record in good]
+        table = Table(title=f"{self._title} · {elapsed_s(run):.0f} s", title_justify="left")
+        for name in ("sent", "in flight", "errors", "TTFT p50", "TTFT p95", "TPOT p50", "tokens/s", "loop lag max"):
+            table.add_column(name, justify="right")
+        recent_lag = monitor.lag_ms[-100:]
+        table.add_row(
+            f"{run.num_launched}",
+            f"{run.num_in_flight}",
+            f"{sum(not record.ok for record in ended)}",
+            _ms(statistics.median(ttft) if ttft else None),
+            _ms(sorted(ttft)[int(len(ttft) * 0.95)] if ttft else None),
+            _ms(_tpot(good)),
+            f"{_token_rate(good):,.0f}",
+            _ms(max(recent_lag, default=None)),
+        )
+        return table
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f} ms"
+
+
+def _tpot(good: Sequence[RequestRecord]) -> float | None:
+    values = [
+        (record.chunk_ns[-1] - record.chunk_ns[0]) / 1e6 / max(1, (record.completion_tokens or len(record.chunk_ns)) - 1)
+        for record in good
+        if len(record.chunk_ns) > 1
+    ]
+    return statistics.median(values) if values else None
+
+
+def _token_rate(good: Sequence[RequestRecord]) -> float:
+    if len(good) < 2:
+        return 0.0
+    span_s = (max(record.end_ns for record in good) - min(record.intended_ns for record in good)) / 1e9
+    return sum(record.completion_tokens or len(record.chunk_ns) for record in good) / max(1e-9, span_s)

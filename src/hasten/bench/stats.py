@@ -1,0 +1,73 @@
+"""Quantiles and their uncertainty. A quantile is a value that was observed (nearest rank), never one in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+# Requests near each other in time share the machine's state; whole blocks are drawn so that this shows in the interval.
+MAX_BLOCKS = 50
+_MAX_WORK = 60_000_000  # values looked at by one bootstrap: about a second
+
+
+def quantile(values: Floats, q: float) -> float:
+    """Nearest rank: the smallest value with at least a share q of all values at or below it."""
+    return float(np.quantile(values, q, method="inverted_cdf"))
+
+
+def block_ids(count: int) -> npt.NDArray[np.int64]:
+    """Consecutive items in at most MAX_BLOCKS blocks of equal size: [count] int64."""
+    return np.arange(count) * min(count, MAX_BLOCKS) // max(count, 1)
+
+
+def bootstrap(
+    values: Floats, blocks: npt.NDArray[np.int64], stats: Sequence[str], *, num_draws: int = 500, seed: int = 0
+) -> dict[str, Floats]:
+    """Draw blocks with replacement and compute each statistic again.
+
+    Args:
+        values: [n], in any order.
+        blocks: [n], the block of each value, 0 … number of blocks − 1.
+        stats: names of QUANTILES, or "mean".
+    Returns: for each name [num_draws] values (fewer draws for very many values, never under 100).
+    """
+    num_draws = max(100, min(num_draws, _MAX_WORK // max(1, len(values))))
+    rng = np.random.default_rng(seed)
+    order = np.argsort(values, kind="stable")
+    ordered, owner = values[order], blocks[order]
+    num_blocks = int(blocks.max()) + 1
+    out = {name: np.empty(num_draws) for name in stats}
+    for draw in range(num_draws):
+        times_drawn = np.bincount(rng.integers(num_blocks, size=num_blocks), minlength=num_blocks)
+        weights = times_drawn[owner]
+        reach = np.cumsum(weights)
+        for name in stats:
+            if name == "mean":
+                out[name][draw] = float(weights @ ordered) / max(1, reach[-1])
+            else:
+                rank = np.searchsorted(reach, QUANTILES[name] * reach[-1] * (1 - 1e-12), side="left")
+                out[name][draw] = ordered[min(int(rank), len(ordered) - 1)]
+    return out
+
+
+def describe(values: Floats, blocks: npt.NDArray[np.int64], *, seed: int = 0) -> dict[str, float | int | list[float] | None]:
+    """n, mean, p50 … p99 and max, each quantile with its 95 % interval as `NAME_interval`."""
+    if not len(values):
+        return {"n": 0}
+    out: dict[str, float | int | list[float] | None] = {"n": len(values), "mean": float(values.mean())}
+    draws = bootstrap(values, blocks, ["mean", *QUANTILES], seed=seed) if len(values) > 1 else {}
+    if draws:
+        out["mean_interval"] = _interval(draws["mean"])
+    for name, q in QUANTILES.items():
+        out[name] = quantile(values, q)
+        out[f"{name}_interval"] = _interval(draws[name]) if draws else None
+    out["max"] = float(values.max())
+    return out
+
+
+def _interval(draws: Floats) -> list[float]:
+    return [float(np.quantile(draws, 0.025)), float(np.quantile(draws, 0.975))]

@@ -1,0 +1,128 @@
+"""Counting tokens: by the server's own /tokenize, or by a local tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+
+from hasten.errors import BadFile, UsageError
+
+Messages = list[dict[str, Any]]
+
+
+class TokenCounter(Protocol):
+    """Tokens of a text and of a whole chat prompt."""
+
+    name: str
+
+    def count(self, text: str) -> int:
+        """Tokens of the bare text, no start token."""
+        ...
+
+    def prompt_overhead(self, *, chat: bool) -> int | None:
+        """Tokens a server adds around one user message (chat) or a text prompt; None: not known."""
+        ...
+
+
+class LocalCounter:
+    """A tokenizer.json read by the `tokenizers` library. It knows no chat template."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadFile."""
+        from tokenizers import Tokenizer
+
+        file = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception
+            raise BadFile(f"cannot read the tokenizer {file}: {error}") from None
+        self.name = f"local {file.name}"
+
+    def count(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def prompt_overhead(self, *, chat: bool) -> int | None:
+        return None if chat else len(self._tokenizer.encode("", add_special_tokens=True).ids)
+
+
+class ServerCounter:
+    """The server's /tokenize, in the shape of hasten and vLLM, of llama-server, or of TGI; found by trying."""
+
+    def __init__(self, base_url: str, model: str, *, headers: Mapping[str, str] | None = None) -> None:
+        """Raises UsageError when the server has no tokenizer endpoint of a known shape."""
+        self._http = httpx.Client(base_url=base_url, headers=dict(headers or {}), timeout=30.0, trust_env=False)
+        self._model = model
+        self._shape = ""
+        for shape in ("hasten", "llama-server", "tgi"):
+            self._shape = shape
+            if (self._try("one two") or 0) > 0:
+                self.name = f"{base_url}/tokenize ({'hasten or vLLM' if shape == 'hasten' else shape} shape)"
+                return
+        raise UsageError(
+            f"{base_url} has no /tokenize of a known shape, so lengths cannot be exact: give --tokenizer a tokenizer.json, or "
+            "--approximate-lengths"
+        )
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        try:
+            answer = self._http.post(path, json=body)
+        except httpx.HTTPError as error:
+            raise UsageError(f"cannot reach {self._http.base_url}: {error}") from None
+        if answer.status_code != 200:
+            return None
+        try:
+            return answer.json()
+        except ValueError:
+            return None
+
+    def _try(self, text: str, *, special: bool = False) -> int | None:
+        if self._shape == "hasten":
+            return _length(self._post("/tokenize", {"model": self._model, "prompt": text, "add_special_tokens": special}))
+        if self._shape == "llama-server":
+            return _length(self._post("/tokenize", {"content": text, "add_special": special}))
+        return _length(self._post("/tokenize", {"inputs": text, "add_special_tokens": special}))
+
+    def count(self, text: str) -> int:
+        count = self._try(text)
+        if count is None:
+            raise UsageError(f"{self.name} stopped answering while prompts were made")
+        return count
+
+    def prompt_overhead(self, *, chat: bool) -> int | None:
+        probe = "one two three"
+        bare = self.count(probe)
+        if not chat:
+            with_special = self._try(probe, special=True)
+            return None if with_special is None else with_special - bare
+        messages = [{"role": "user", "content": probe}]
+        if self._shape == "hasten":
+            total = _length(self._post("/tokenize", {"model": self._model, "messages": messages}))
+        elif self._shape == "llama-server":
+            rendered = self._post("/apply-template", {"messages": messages})
+            total = self._try(rendered["prompt"], special=True) if isinstance(rendered, dict) and "prompt" in rendered else None
+        else:
+            total = None
+        return None if total is None else total - bare
+
+
+class WordCounter:
+    """No tokenizer at hand: a word is taken for a token. Results say so, and what the server counted."""
+
+    name = "none: a word is taken for a token"
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    def prompt_overhead(self, *, chat: bool) -> int | None:
+        return None
+
+
+def _length(body: Any) -> int | None:
+    if isinstance(body, list):
+        return len(body)
+    if isinstance(body, dict) and isinstance(body.get("tokens"), list):
+        return len(body["tokens"])
+    return None
