@@ -32,6 +32,7 @@ TensorSource source_of(const TensorTuple& tensor) {
   if (bytes.stride(1) != 1) throw nb::value_error(("the rows of tensor " + name + " are not contiguous").c_str());
   const bool is_norm = name.ends_with("norm");
   const auto weight_format = static_cast<WeightFormat>(format);
+  if (!is_norm) check_packable(weight_format, n, k, source_row_bytes(weight_format, k));
   const size_t row_bytes = is_norm ? static_cast<size_t>(k) * sizeof(float) : source_row_bytes(weight_format, k);
   if (bytes.shape(0) != static_cast<size_t>(n) || bytes.shape(1) != row_bytes) {
     throw nb::value_error(("tensor " + name + " has " + std::to_string(bytes.shape(0)) + " rows of " +
