@@ -62,6 +62,16 @@ def test_special_and_user_defined_tokens_are_recognised_in_text() -> None:
     assert words.tokenizer.token_bytes(words.eos) == b"</s>"
 
 
+def test_rules_beyond_splitting() -> None:
+    # Llama 3: a word that is a token as a whole is taken, though no merge makes it
+    cat = toy(pre="llama-bpe", pieces=[b"cat"])
+    assert cat.tokenizer.encode("cat") == cat.spell("cat")
+    assert toy(pre="gpt-2", pieces=[b"cat"]).tokenizer.encode("cat") == list(b"cat")
+    # Qwen2: composed form; the others keep the text as it is
+    assert toy(pre="qwen2").tokenizer.encode("e\u0301") == list("\u00e9".encode())
+    assert toy(pre="llama-bpe").tokenizer.encode("e\u0301") == list("e\u0301".encode())
+
+
 def test_an_end_token_marked_as_ordinary_text_is_special_all_the_same() -> None:
     words = toy()
     tokenizer = reload(words.data, token_types=(1,) * len(words.data.tokens))

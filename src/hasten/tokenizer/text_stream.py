@@ -189,14 +189,12 @@ class TextStream:
 
     def _release_logprobs(self) -> tuple[TokenText, ...]:
         released = []
-        while self._waiting:
+        while self._waiting:  # after a stop string some stay: they are part of it
             token = self._waiting[0]
             if token.end > self._num_released and not (self.stopped_by is not None and token.start < self._num_released):
                 break
             self._waiting.popleft()
             released.append(token_text(self._tokenizer, token.logprobs, text_offset=token.start))
-        if self.stopped_by is not None:
-            self._waiting.clear()  # the rest is the stop string
         return tuple(released)
 
 
