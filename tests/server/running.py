@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import socket
@@ -10,10 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import uvicorn
 import uvloop
 
@@ -26,6 +26,9 @@ from hasten.server.run import bind
 from hasten.server.state import ServerState
 from tests.support.scripted import ScriptedExecutor, made_up_answer
 from tests.support.toy_tokenizer import Toy, toy
+
+if TYPE_CHECKING:
+    import openai
 
 MODEL = "toy"
 
@@ -73,7 +76,13 @@ class RunningServer:
         self.url = f"http://127.0.0.1:{port}"
         self.max_loop_gap_s = 0.0
         self.http = httpx.Client(base_url=self.url, timeout=20)
-        self.openai = openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=20)
+
+    @functools.cached_property
+    def openai(self) -> openai.OpenAI:
+        """The stock client."""
+        import openai  # a second of import that processes without it need not pay
+
+        return openai.OpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=20)
 
     def chat(self, **fields: Any) -> httpx.Response:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], **fields}
@@ -115,19 +124,30 @@ class RunningServer:
             time.sleep(0.005)
         raise AssertionError(f"not idle after {within_s} s: {self.state.client.stats()}")
 
-    def raw(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+    def raw(self, receive_buffer: int = 0) -> socket.socket:
+        """A connection; `receive_buffer` bytes the kernel may take in for us while we do not read (0: its default)."""
+        connection = socket.socket()
+        if receive_buffer:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(10)
+        connection.connect(("127.0.0.1", self.port))
+        return connection
 
 
 @contextmanager
 def running_server(
-    executor: ScriptedExecutor | None = None, words: Toy | None = None, **state_fields: Any
+    executor: ScriptedExecutor | None = None, words: Toy | None = None, *, send_buffer: int = 0, **state_fields: Any
 ) -> Iterator[RunningServer]:
-    """A server for the length of the block; afterwards the engine must be idle and its blocks free."""
+    """A server for the length of the block; afterwards the engine must be idle and its blocks free.
+
+    `send_buffer`: bytes the kernel may hold for a client that does not read; 0 leaves it as it is.
+    """
     words = words or toy()
     executor = executor or scripted(words)
     state = scripted_state(executor, words, **state_fields)
     listener = bind("127.0.0.1", 0)
+    if send_buffer:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # accepted connections inherit it
     running = RunningServer(state, executor, words, listener.getsockname()[1])
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
@@ -144,7 +164,8 @@ def running_server(
         running.wait_idle()
     finally:
         running.http.close()
-        running.openai.close()
+        if "openai" in running.__dict__:
+            running.openai.close()
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive(), "the server did not stop"

@@ -144,19 +144,19 @@ class Generation:
     async def pieces(self) -> AsyncIterator[list[Piece]]:
         """What became ready together, until every choice has ended. Ends early when abandoned.
 
-        Raises: HastenError when a choice failed, after the pieces before.
+        Raises: HastenError when a choice failed; what was not taken before is lost.
         """
         while not self._abandoned:
             await self._changed.wait()
             self._changed.clear()
             finished = self.is_finished
             error = next((choice.error for choice in self.choices if choice.error is not None), None)
-            pieces = [piece for choice in self.choices if not (piece := choice.take()).is_empty]
-            if error is None and pieces:
-                yield pieces
             if error is not None:
                 self.abandon()
                 raise error
+            pieces = [piece for choice in self.choices if not (piece := choice.take()).is_empty]
+            if pieces:
+                yield pieces
             if finished:
                 return
 

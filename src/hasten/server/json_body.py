@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -17,11 +17,13 @@ from hasten.errors import InvalidRequest
 
 MAX_DEPTH = 64  # OpenAI's deepest body, a tool's schema, stays well below
 MAX_VALUES = 2**18  # what msgspec builds in about 5 ms; more ids than two contexts of 128k
-MARKS_PER_SLICE = 2000  # about 1 ms of scanning before other requests get the loop;
-BYTES_PER_SLICE = 2**17  # the same in bytes where marks are rare
+TOKENS_PER_SLICE = 1000  # about 1 ms of scanning before other requests get the loop;
+BYTES_PER_SLICE = 2**17  # the same in bytes where strings and brackets are rare
 
-_MARK = re.compile(rb'["{}\[\]]')
-_IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)  # possessive: nothing to go back to
+# a run without marks, then a whole string or a bracket; possessive: there is never anything to go back to
+_TOKEN = re.compile(rb'[^"{}\[\]]*+("(?:[^"\\]++|\\.)*+"|[{}\[\]])', re.DOTALL)
+_GAP = re.compile(rb'[^"{}\[\]]*+')
+_IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _COLON = re.compile(rb"[ \t\r\n]*+:")
 _WHERE = re.compile(r" - at `\$\.?([^`]*)`")
 _T = TypeVar("_T")
@@ -50,60 +52,72 @@ class _Scanner:
         self.body = body
         self.max_values = max_values
         self.position = 0
-        self.string_start = -1  # of the string that the last slice ended in
+        self.string_start = -1  # of a string longer than a slice
         self.num_values = 0
+        # numbers, true, false and null are counted by the commas between them; rarely are there enough to matter
+        self.count_commas = body.count(b",") > max_values
         self.open: list[set[bytes] | None] = []
         self.top_level: set[str] = set()
 
     def advance(self) -> bool:
         """Handle one slice of the body; False when it is done."""
         slice_end = min(len(self.body), self.position + BYTES_PER_SLICE)
-        for _ in range(MARKS_PER_SLICE):
-            if self.string_start >= 0:
-                self._string(slice_end)
-            else:
-                self._structure(slice_end)
-            if self.position >= slice_end:
+        if self.string_start >= 0:
+            self._long_string(slice_end)
+            return self.position < len(self.body)
+        for _ in range(TOKENS_PER_SLICE):
+            found = _TOKEN.match(self.body, self.position, slice_end)
+            if found is None:
+                self._end_of_slice(slice_end)
                 break
+            if self.count_commas:
+                self._count(self.body.count(b",", self.position, found.start(1)))
+            self.position = found.end()
+            token = found[1]
+            if token in b"]}":
+                if self.open:
+                    self.open.pop()
+            elif token in b"[{":
+                self._open(token)
+            else:
+                self._string(token)
         return self.position < len(self.body)
 
-    def _structure(self, slice_end: int) -> None:
-        """Go to the next mark, or to the end of the slice."""
-        found = _MARK.search(self.body, self.position, slice_end)
-        end = slice_end if found is None else found.start()
-        # numbers, true, false and null are counted by the commas between them
-        self._count(self.body.count(b",", self.position, end))
+    def _end_of_slice(self, slice_end: int) -> None:
+        """No whole token is left in the slice: only numbers and the like, or the start of a long string."""
+        found = _GAP.match(self.body, self.position, slice_end)
+        end = slice_end if found is None else found.end()
+        if self.count_commas:
+            self._count(self.body.count(b",", self.position, end))
         self.position = end
-        if found is None:
-            return
-        self.position = end + 1
-        mark = found.group()
-        if mark == b'"':
-            self._count(1)
+        if end < slice_end:
             self.string_start = end
-        elif mark in b"}]":
-            if self.open:
-                self.open.pop()
-        else:
-            self._count(1)
-            self.open.append(set() if mark == b"{" else None)
-            if len(self.open) > MAX_DEPTH:
-                raise InvalidRequest(f"the JSON is nested deeper than {MAX_DEPTH} levels", code="invalid_json")
+            self.position = end + 1
 
-    def _string(self, slice_end: int) -> None:
-        """Go on inside a string. When it closes and a colon follows, it is a key of the innermost object."""
+    def _long_string(self, slice_end: int) -> None:
         # one byte more than the slice, so that an escape on its border is seen whole
         found = _IN_STRING.match(self.body, self.position, slice_end + 1)
         end = self.position if found is None else found.end()
-        if self.body[end : end + 1] != b'"':
+        if self.body[end : end + 1] == b'"':
+            start, self.string_start = self.string_start, -1
+            self.position = end + 1
+            self._string(self.body[start : end + 1])
+        else:
             # the border of the slice; no progress means a string cut off after a backslash, which decode() refuses
             self.position = end if end > self.position else len(self.body)
-            return
-        start, self.string_start = self.string_start, -1
-        self.position = end + 1
+
+    def _open(self, bracket: bytes) -> None:
+        self._count(1)
+        self.open.append(set() if bracket == b"{" else None)
+        if len(self.open) > MAX_DEPTH:
+            raise InvalidRequest(f"the JSON is nested deeper than {MAX_DEPTH} levels", code="invalid_json")
+
+    def _string(self, quoted: bytes) -> None:
+        """A string; when a colon follows, it is a key of the innermost object."""
+        self._count(1)
         keys = self.open[-1] if self.open else None
         if keys is not None and _COLON.match(self.body, self.position):
-            self._key(self.body[start : end + 1], keys)
+            self._key(quoted, keys)
 
     def _key(self, quoted: bytes, keys: set[bytes]) -> None:
         # two spellings of one name are one name
@@ -130,7 +144,7 @@ def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
 def decode(body: bytes, kind: type[_T]) -> _T:
     """Parse `body` as `kind`. Raises InvalidRequest that names the field, or the byte where the JSON breaks off."""
     try:
-        decoded: _T = decoder_of(kind).decode(body)
+        decoded: _T = decoder_of(cast(Any, kind)).decode(body)
         return decoded
     except msgspec.ValidationError as error:
         where = _WHERE.search(str(error))

@@ -1,0 +1,29 @@
+"""A process for shutdown tests: the real `run` over a scripted engine. Arguments: step seconds, grace seconds."""
+
+from __future__ import annotations
+
+import sys
+
+from hasten.config import EngineConfig, ServerConfig
+from hasten.server.local_client import LocalClient
+from hasten.server.run import bind, run
+from tests.server.running import scripted, scripted_state
+from tests.support.toy_tokenizer import toy
+
+
+def main(step_s: float, grace_s: float) -> int:
+    words = toy()
+    state = scripted_state(
+        scripted(words, step_s=step_s),
+        words,
+        engine_config=EngineConfig(max_num_seqs=3),
+        server_config=ServerConfig(grace_s=grace_s),
+    )
+    client = state.client
+    assert isinstance(client, LocalClient)
+    with bind("127.0.0.1", 0) as listener:
+        return run(state, client, listener)
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), float(sys.argv[2])))

@@ -1,0 +1,146 @@
+"""A client that goes away stops its request within a step: while it streams, waits for a whole answer, prefills, queues."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from hasten.config import EngineConfig
+from tests.server.running import MODEL, RunningServer, running_server, scripted
+from tests.support.toy_tokenizer import toy
+
+
+def send(server: RunningServer, *, stream: bool, **fields: Any) -> socket.socket:
+    """A connection that has sent a request for 2,000 tokens."""
+    fields = {"model": MODEL, "prompt": "Hi", "max_tokens": 2000, "ignore_eos": True, "stream": stream, **fields}
+    body = json.dumps(fields).encode()
+    connection = server.raw(receive_buffer=16384)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
+
+
+def wait_for(server: RunningServer, running: int = 0, waiting: int = 0) -> None:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        stats = server.state.client.stats()
+        if stats.num_running >= running and stats.num_waiting >= waiting:
+            return
+        time.sleep(0.001)
+    raise AssertionError(f"never {running} running and {waiting} waiting: {server.state.client.stats()}")
+
+
+def test_fr_052_a_hundred_disconnects_leave_nothing_behind() -> None:
+    words = toy()
+    with running_server(scripted(words, step_s=0.001), words) as server:
+        for i in range(100):
+            connection = send(server, stream=i % 2 == 0, n=1 + i % 3)
+            if i % 2 == 0:
+                assert b"200 OK" in connection.recv(4096)
+            else:
+                wait_for(server, running=1)
+            connection.close()
+        server.wait_idle(2.0)
+        num_generated = server.state.client.stats().num_generated_tokens
+        time.sleep(0.05)
+        assert server.state.client.stats().num_generated_tokens == num_generated
+        assert server.complete(max_tokens=3).status_code == 200
+        text = server.http.get("/metrics").text
+        assert 'hasten_request_success_total{finished_reason="abort",model_name="toy"} 199.0' in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_fr_052_disconnect_during_prefill(stream: bool) -> None:
+    words = toy()
+    # 40 steps of 16 prompt tokens, 50 ms each: two seconds of prefill
+    executor = scripted(words, step_s=0.05, max_num_batched_tokens=16)
+    with running_server(executor, words) as server:
+        connection = send(server, stream=stream, prompt="a" * 640)
+        wait_for(server, running=1)
+        connection.close()
+        started = time.monotonic()
+        server.wait_idle(2.0)
+        assert time.monotonic() - started < 0.5
+        assert server.state.client.stats().num_generated_tokens == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_fr_052_disconnect_in_the_queue(stream: bool) -> None:
+    words = toy()
+    executor = scripted(words, step_s=0.01)
+    with running_server(executor, words, engine_config=EngineConfig(max_num_seqs=1)) as server:
+        with send(server, stream=True):
+            wait_for(server, running=1)
+            second = send(server, stream=stream)
+            wait_for(server, running=1, waiting=1)
+            second.close()
+            deadline = time.monotonic() + 1
+            while server.state.client.stats().num_waiting and time.monotonic() < deadline:
+                time.sleep(0.002)
+            stats = server.state.client.stats()
+            assert (stats.num_running, stats.num_waiting) == (1, 0)
+        server.wait_idle(2.0)
+
+
+def test_disconnect_stops_the_step_that_nobody_else_needs() -> None:
+    words = toy()
+    executor = scripted(words, step_s=5.0)
+    with running_server(executor, words) as server:
+        connection = send(server, stream=False)
+        wait_for(server, running=1)
+        time.sleep(0.05)
+        connection.close()
+        server.wait_idle(1.0)
+        assert executor.num_cancelled_steps == 1
+
+
+def test_a_disconnect_does_not_disturb_the_others() -> None:
+    words = toy()
+    with running_server(scripted(words, step_s=0.002), words) as server:
+        texts: list[str] = []
+        body = {"prompt": "stays", "max_tokens": 80, "ignore_eos": True}
+        thread = threading.Thread(target=lambda: texts.append(server.complete(**body).json()["choices"][0]["text"]))
+        thread.start()
+        for _ in range(10):
+            connection = send(server, stream=True)
+            connection.recv(100)
+            connection.close()
+        thread.join(10)
+        assert texts == [server.answer("stays", 80)]
+
+
+@pytest.mark.parametrize("num_clients", [1, 3])
+def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(num_clients: int) -> None:
+    words = toy(num_padding=32)
+    with running_server(scripted(words, vocab_size=259), words, send_buffer=16384) as server:
+        connections = [send(server, stream=True, max_tokens=400, logprobs=20) for _ in range(num_clients)]
+        body = server.complete(prompt="abc", max_tokens=50, ignore_eos=True).json()
+        assert body["choices"][0]["text"] == server.answer("abc", 50)
+        server.wait_idle(10.0)  # their answers are done, and wait here
+        for connection in connections:
+            data = b""
+            while not data.endswith(b"0\r\n\r\n"):
+                data += connection.recv(65536)
+            connection.close()
+            assert data.count(b"data: [DONE]") == 1
+            events = [json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: {")]
+            text = "".join(event["choices"][0]["text"] for event in events)
+            assert text == server.answer("Hi", 400)
+            logprobs = [event["choices"][0]["logprobs"] for event in events if event["choices"][0]["logprobs"]]
+            assert sum(len(part["tokens"]) for part in logprobs) == 400
+            assert max(len(part["tokens"]) for part in logprobs) > 50  # what could not be sent was joined, not queued
+
+
+def test_a_client_that_does_not_read_and_leaves_is_cancelled() -> None:
+    words = toy(num_padding=32)
+    with running_server(scripted(words, vocab_size=259, step_s=0.001), words, send_buffer=16384) as server:
+        connection = send(server, stream=True, logprobs=20)
+        wait_for(server, running=1)
+        time.sleep(0.5)  # its buffer is full by now
+        connection.close()
+        server.wait_idle(1.0)

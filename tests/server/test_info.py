@@ -1,0 +1,243 @@
+"""Models, tokens, health, metrics, configuration, ledgers, keys, CORS and the page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hasten.config import ServerConfig
+from tests.server.running import MODEL, RunningServer, running_server, scripted
+from tests.support.toy_tokenizer import toy
+
+
+def test_models(server: RunningServer) -> None:
+    listed = server.openai.models.list().data
+    assert [model.id for model in listed] == [MODEL, "toy-alias"]
+    assert server.openai.models.retrieve("toy-alias").id == "toy-alias"
+    with pytest.raises(openai.NotFoundError, match="toy-alias"):
+        server.openai.models.retrieve("nothing/like-it")
+
+
+def test_names_with_slashes_are_found() -> None:
+    config = ServerConfig(served_model_name=("org/some model",))
+    with running_server(server_config=config) as server:
+        assert server.openai.models.retrieve("org/some model").id == "org/some model"
+
+
+def test_tokenize_and_back(server: RunningServer) -> None:
+    text = "Grüße, 世界 " * 300
+    body = server.http.post("/tokenize", json={"prompt": text}).json()
+    assert body["tokens"] == list(text.encode())
+    assert body["count"] == len(text.encode())
+    assert body["max_model_len"] == 2048
+    assert server.http.post("/detokenize", json={"tokens": body["tokens"]}).json() == {"prompt": text}
+
+
+def test_tokenize_a_conversation(server: RunningServer) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    body = server.http.post("/tokenize", json={"messages": messages}).json()
+    assert body["count"] == server.chat(messages=messages, max_tokens=1).json()["usage"]["prompt_tokens"]
+    without = server.http.post("/tokenize", json={"messages": messages, "add_generation_prompt": False}).json()
+    assert without["tokens"] == body["tokens"][: without["count"]]
+    assert without["count"] < body["count"]
+
+
+def test_tokenize_adds_special_tokens_unless_told_not_to() -> None:
+    words = toy(add_bos=True)
+    with running_server(words=words) as server:
+        assert server.http.post("/tokenize", json={"prompt": "a"}).json()["tokens"] == [words.bos, 97]
+        assert server.http.post("/tokenize", json={"prompt": "a", "add_special_tokens": False}).json()["tokens"] == [97]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/tokenize", {}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, 400, "prompt"),
+        ("/tokenize", {"prompt": 5}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a" * (2**20 + 1)}, 400, "prompt"),
+        ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
+        ("/detokenize", {}, 400, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, 400, "tokens"),
+        ("/detokenize", {"tokens": [10**7]}, 400, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, 400, "tokens[0]"),
+        ("/detokenize", {"tokens": [1], "model": "other"}, 404, "model"),
+    ],
+)
+def test_bad_token_requests(server: RunningServer, path: str, body: dict[str, Any], status: int, param: str) -> None:
+    response = server.http.post(path, json=body)
+    assert response.status_code == status, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def test_health_and_ready(server: RunningServer) -> None:
+    assert server.http.get("/health").status_code == 200
+    assert server.http.get("/ready").status_code == 200
+
+
+def samples(server: RunningServer) -> dict[str, float]:
+    """Samples by name, summed over labels."""
+    sums: dict[str, float] = {}
+    for family in text_string_to_metric_families(server.http.get("/metrics").text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    return sums
+
+
+@pytest.mark.parametrize(("names", "prefix"), [("hasten", "hasten_"), ("vllm", "vllm:")])
+def test_metrics_count_what_happened(names: Any, prefix: str) -> None:
+    words = toy()
+    with running_server(scripted(words), words, server_config=ServerConfig(metrics_names=names)) as server:
+        for _ in range(3):
+            server.complete(prompt="abcde", max_tokens=7, ignore_eos=True)
+        found = samples(server)
+        assert found[prefix + "prompt_tokens_total"] == 15
+        assert found[prefix + "generation_tokens_total"] == 21
+        assert found[prefix + "request_success_total"] == 3
+        assert found[prefix + "num_requests_running"] == 0
+        assert found[prefix + "num_requests_waiting"] == 0
+        assert found[prefix + "num_preemptions_total"] == 0
+        assert found[prefix + "kv_cache_usage_perc"] == 0
+        assert found[prefix + "time_to_first_token_seconds_count"] == 3
+        assert found[prefix + "inter_token_latency_seconds_count"] == 18
+        assert found[prefix + "time_per_output_token_seconds_count"] == 3
+        assert found[prefix + "e2e_request_latency_seconds_count"] == 3
+        assert found[prefix + "request_prompt_tokens_sum"] == 15
+        assert found[prefix + "request_generation_tokens_sum"] == 21
+        assert found[prefix + "step_seconds_count"] == len(server.executor.plans)
+        assert 0 < found[prefix + "step_seconds_sum"] < 10
+
+
+def test_metrics_say_why_requests_ended() -> None:
+    words = toy()
+    with running_server(scripted(words, [list(b"abc"), list(b"abc")]), words) as server:
+        server.complete(max_tokens=2)  # length
+        server.complete(max_tokens=9)  # end token
+        server.complete(prompt="ab", stop=[server.answer("ab", 2)[-1]], max_tokens=9)  # a stop string
+        text = server.http.get("/metrics").text
+        assert re.search(r'request_success_total\{finished_reason="length",model_name="toy"\} 1', text)
+        assert re.search(r'request_success_total\{finished_reason="stop",model_name="toy"\} 2', text)
+
+
+def test_config_shows_everything_but_keys() -> None:
+    config = ServerConfig(api_key=("secret-of-ours",))
+    with running_server(server_config=config, api_keys=("secret-of-ours",)) as server:
+        response = server.http.get("/config", headers={"Authorization": "Bearer secret-of-ours"})
+        body = response.json()
+        assert "secret" not in response.text
+        assert body["server"]["num_api_keys"] == 1
+        assert body["limits"]["max_model_len"] == 4096
+        assert body["engine"]["batching"] == "continuous"
+        assert body["sampling_defaults"]["temperature"] == 1.0
+
+
+def test_ledger_adds_up_and_is_kept(server: RunningServer) -> None:
+    body = server.chat(max_tokens=5, hasten={"explain": True}).json()
+    ledger = body["hasten"]["explain"]
+    names = [part["name"] for part in ledger["parts"]]
+    assert names == ["parse", "tokenize", "queue", "prefill", "decode", "deliver"]
+    position = 0.0
+    for part in ledger["parts"]:
+        assert part["start_ms"] == pytest.approx(position, abs=1e-6)
+        assert part["ms"] >= 0
+        position += part["ms"]
+    assert position == pytest.approx(ledger["wall_ms"], abs=1e-6)
+    assert ledger["id"] == body["id"]
+    assert ledger["completion_tokens"] == 5
+    assert ledger["prompt_tokens"] == body["usage"]["prompt_tokens"]
+    assert 0 < ledger["ttft_ms"] < ledger["wall_ms"]
+    assert server.http.get(f"/explain/{body['id']}").json() == ledger
+
+
+def test_ledger_is_in_the_last_chunk_of_a_stream(server: RunningServer) -> None:
+    for options in ({}, {"stream_options": {"include_usage": True}}):
+        events = server.events("/v1/completions", prompt="a", max_tokens=4, hasten={"explain": True}, **options)
+        assert [index for index, event in enumerate(events) if "hasten" in event] == [len(events) - 1]
+        ledger = events[-1]["hasten"]["explain"]
+        assert sum(part["ms"] for part in ledger["parts"]) == pytest.approx(ledger["wall_ms"], abs=1e-6)
+
+
+def test_several_choices_have_a_ledger_each(server: RunningServer) -> None:
+    body = server.complete(prompt="a", n=2, max_tokens=2, hasten={"explain": True}).json()
+    assert [ledger["id"] for ledger in body["hasten"]["explain"]] == [f"{body['id']}-0", f"{body['id']}-1"]
+
+
+def test_ledger_is_not_sent_unasked_but_kept(server: RunningServer) -> None:
+    body = server.complete(max_tokens=2).json()
+    assert "explain" not in body["hasten"]
+    assert server.http.get(f"/explain/{body['id']}").json()["completion_tokens"] == 2
+    assert server.http.get("/explain/cmpl-nothing").status_code == 404
+
+
+def key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+def test_keys() -> None:
+    with running_server(api_keys=("first", "second")) as server:
+        for headers in (
+            {},
+            key("wrong"),
+            {"Authorization": "Bearer"},
+            {"Authorization": "first"},
+            {"Authorization": "Basic first"},
+        ):
+            for path in ("/v1/models", "/metrics", "/config", "/explain/x"):
+                response = server.http.get(path, headers=headers)
+                assert response.status_code == 401
+                assert response.headers["www-authenticate"] == "Bearer"
+                assert response.json()["error"]["code"] == "invalid_api_key"
+        for path in ("/health", "/ready", "/"):
+            assert server.http.get(path).status_code == 200
+        assert MODEL not in server.http.get("/").text.partition("<script>")[0].replace("toymodel", "")
+        assert server.http.get("/v1/models", headers={"Authorization": "bearer second"}).status_code == 200
+        with pytest.raises(openai.AuthenticationError):
+            server.openai.models.list()
+        assert server.openai.with_options(api_key="first").models.list().data
+
+
+def test_a_ledger_is_for_the_key_that_asked() -> None:
+    with running_server(api_keys=("first", "second")) as server:
+        body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+        public_id = server.http.post("/v1/completions", json=body, headers=key("first")).json()["id"]
+        assert server.http.get(f"/explain/{public_id}", headers=key("first")).status_code == 200
+        other, unknown = (server.http.get(f"/explain/{name}", headers=key("second")) for name in (public_id, public_id[::-1]))
+        assert other.status_code == unknown.status_code == 404
+        assert other.json()["error"]["message"].replace(public_id, "") == unknown.json()["error"]["message"].replace(
+            public_id[::-1], ""
+        )
+
+
+def test_cors_is_off_unless_asked_for(server: RunningServer) -> None:
+    origin = {"Origin": "http://app.test"}
+    assert "access-control-allow-origin" not in server.http.get("/health", headers=origin).headers
+    with running_server(server_config=ServerConfig(cors=("http://app.test",)), api_keys=("k",)) as other:
+        response = other.http.get("/v1/models", headers=origin)
+        assert response.status_code == 401
+        assert response.headers["access-control-allow-origin"] == "http://app.test"
+        assert "access-control-allow-origin" not in other.http.get("/health", headers={"Origin": "http://evil.test"}).headers
+        preflight = other.http.options(
+            "/v1/chat/completions",
+            headers=origin | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"},
+        )
+        assert preflight.status_code == 200
+
+
+def test_page_stands_alone(server: RunningServer) -> None:
+    response = server.http.get("/")
+    assert response.headers["content-type"].startswith("text/html")
+    assert MODEL in response.text
+    assert 'name="viewport"' in response.text
+    assert not re.search(r"""(?:src|href)\s*=|url\(|https?://""", response.text)
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+
+
+def test_page_escapes_names() -> None:
+    with running_server(server_config=ServerConfig(served_model_name=('<b>"x',))) as server:
+        page = server.http.get("/").text
+        assert "<b>" not in page
+        assert "&lt;b&gt;" in page

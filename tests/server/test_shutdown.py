@@ -1,0 +1,178 @@
+"""Signals: drain, refuse, end; no traceback, no child left. The server runs in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    def __init__(self, popen: subprocess.Popen[str], url: str) -> None:
+        self.popen = popen
+        self.url = url
+
+    def post(self, **fields: Any) -> httpx.Response:
+        body = {"model": "toy", "prompt": "Hi", "ignore_eos": True, **fields}
+        return httpx.post(self.url + "/v1/completions", json=body, timeout=30)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def wait(self, timeout_s: float) -> tuple[int, str]:
+        """Exit code and stderr; the process must end by itself and leave no child."""
+        children = psutil.Process(self.popen.pid).children(recursive=True)
+        _, errors = self.popen.communicate(timeout=timeout_s)
+        assert not [child for child in children if child.is_running()]
+        assert "Traceback" not in errors, errors
+        return self.popen.returncode, errors
+
+
+@contextmanager
+def process(step_s: float, grace_s: float) -> Iterator[Process]:
+    command = [sys.executable, "-m", "tests.server.scripted_process", str(step_s), str(grace_s)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    popen = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert popen.stdout is not None
+        line = popen.stdout.readline()
+        assert line.startswith("ready"), line + (popen.stderr.read() if popen.stderr else "")
+        yield Process(popen, line.split()[1])
+    finally:
+        if popen.poll() is None:
+            popen.kill()
+        popen.communicate()
+
+
+def in_background(target: Any) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(target())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, results
+
+
+def started(server: Process, num_running: int, num_waiting: int = 0) -> None:
+    """Wait until that many run and wait."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        text = httpx.get(server.url + "/metrics").text
+        if (
+            f'hasten_num_requests_running{{model_name="toy"}} {float(num_running)}' in text
+            and f'hasten_num_requests_waiting{{model_name="toy"}} {float(num_waiting)}' in text
+        ):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the requests did not start")
+
+
+def test_fr_054_running_and_queued_answers_finish_and_new_ones_are_refused() -> None:
+    with process(step_s=0.02, grace_s=20) as server:
+        streams = [in_background(lambda: server.post(max_tokens=60, stream=True)) for _ in range(3)]
+        started(server, 3)
+        queued, answer = in_background(lambda: server.post(max_tokens=2))
+        started(server, 3, 1)
+        server.signal(signal.SIGTERM)
+        time.sleep(0.1)
+        refused = server.post(max_tokens=1)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.json()["error"]["code"] == "engine_stopped"
+        assert httpx.get(server.url + "/ready").status_code == 503
+        assert httpx.get(server.url + "/health").status_code == 200
+        for thread, results in streams:
+            thread.join(20)
+            assert results[0].text.endswith("data: [DONE]\n\n")
+            assert '"finish_reason":"length"' in results[0].text
+        queued.join(20)
+        assert answer[0].status_code == 200
+        code, errors = server.wait(2)
+        assert code == 0
+        assert "finishing 4 answers" in errors
+
+
+def test_fr_054_after_the_grace_time_streams_end_with_an_error_event() -> None:
+    with process(step_s=0.02, grace_s=0.5) as server:
+        streams = [in_background(lambda: server.post(max_tokens=1000, stream=True)) for _ in range(3)]
+        started(server, 3)
+        queued, answer = in_background(lambda: server.post(max_tokens=2))
+        started(server, 3, 1)
+        signalled = time.monotonic()
+        server.signal(signal.SIGTERM)
+        code, _ = server.wait(0.5 + 1)
+        assert time.monotonic() - signalled < 0.5 + 1
+        assert code == 0
+        for thread, results in streams:
+            thread.join(5)
+            *_, error, done, end = results[0].text.split("\n\n")
+            assert (done, end) == ("data: [DONE]", "")
+            assert json.loads(error[6:])["error"]["code"] == "engine_stopped"
+        queued.join(5)
+        assert answer[0].status_code == 503
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_fr_054_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
+    with process(step_s=0.02, grace_s=60) as server:
+        thread, _ = in_background(lambda: server.post(max_tokens=3000, stream=True))
+        started(server, 1)
+        server.signal(number)
+        time.sleep(1)
+        assert server.popen.poll() is None
+        second = time.monotonic()
+        server.signal(number)
+        code, _ = server.wait(1)
+        assert time.monotonic() - second < 0.5
+        assert code == 128 + number
+        thread.join(5)
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_an_idle_server_ends_soon_and_quietly(number: signal.Signals, expected: int) -> None:
+    with process(step_s=0.0, grace_s=30) as server:
+        assert server.post(max_tokens=2).status_code == 200
+        with httpx.Client(base_url=server.url) as kept_alive:
+            kept_alive.get("/health")
+            server.signal(number)
+            code, errors = server.wait(2)
+        assert code == expected
+        assert errors == ""
+
+
+def test_port_in_use_is_one_line_and_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from hasten.config import EngineConfig, ServerConfig
+    from hasten.server.run import serve
+    from hasten.weights.registry import ResolvedModel
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        # the port is looked at before the file is
+        model = ResolvedModel(tmp_path / "none.gguf", "none", (), "", "")
+        assert serve(model, EngineConfig(), ServerConfig(port=port)) == 1
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert f"port {port} on 127.0.0.1 is in use" in output.err
