@@ -88,7 +88,7 @@ def _plan(checkpoint: Checkpoint, config: EngineConfig) -> MemoryPlan:
         kv_format: KvStoreFormat = "int8" if config.kv == "int8" else "bf16"
         layout = KvLayout(kv_format, spec.num_layers, spec.num_kv_heads, spec.head_dim)
         weight_bytes = native.weight_bytes(checkpoint)
-        scratch_bytes = native.scratch_bytes(spec, **limits, threads=config.threads, kv_format=kv_format)
+        scratch_bytes = native.scratch_bytes(spec, **limits, threads=config.threads or 1, kv_format=kv_format)
     return plan_memory(
         spec,
         config,
@@ -136,5 +136,5 @@ def _executor(checkpoint: Checkpoint, config: EngineConfig, memory: MemoryPlan) 
         max_num_seqs=config.max_num_seqs,
         kv_format=config.kv,
         isa=config.isa,
-        threads=config.threads,
+        threads=config.threads or 1,
     )
