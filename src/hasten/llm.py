@@ -252,6 +252,7 @@ async def _close_stream(pieces: AsyncIterator[Piece]) -> None:
 
 def _close_loop(llm: AsyncLLM, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     asyncio.run_coroutine_threadsafe(llm.aclose(), loop).result()
+    asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
