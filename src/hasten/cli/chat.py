@@ -117,7 +117,6 @@ def _say(talker: Talker, messages: list[dict[str, str]], asked: dict[str, Any]) 
         note(dim(timing_line(answer)))
         return answer.text, False
     except KeyboardInterrupt:
-        pieces.close()
         print(flush=True)
         note(dim("stopped"))
         return "".join(so_far), True
@@ -125,3 +124,5 @@ def _say(talker: Talker, messages: list[dict[str, str]], asked: dict[str, Any]) 
         if so_far:
             print(flush=True)
         raise
+    finally:
+        pieces.close()

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Generator
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -85,21 +85,17 @@ def _print(pieces: Generator[str, None, Answer], model: str, *, as_json: bool) -
             if not as_json:
                 print(piece, end="", flush=True)
     except KeyboardInterrupt:
-        pieces.close()
         print(json.dumps({"model": model, "text": "".join(so_far), "finish_reason": "cancelled"}) if as_json else "")
         return 130
     except BaseException:
         if so_far and not as_json:
             print(flush=True)  # the message on stderr starts a line
         raise
+    finally:
+        pieces.close()
     if as_json:
-        print(json.dumps(_json(answer, model)))
+        print(json.dumps({"model": model, **dataclasses.asdict(answer)}))
     else:
         print(flush=True)
         note(dim(timing_line(answer)))
     return 0
-
-
-def _json(answer: Answer, model: str) -> dict[str, Any]:
-    values = dataclasses.asdict(answer)
-    return {"model": model, **values}

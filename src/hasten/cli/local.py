@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from hasten.cli.answer import Answer, Message
 from hasten.config import EngineConfig
@@ -43,10 +44,12 @@ class LocalModel:
 
 def _answer(pieces: Iterator[Piece]) -> Generator[str, None, Answer]:
     output: Output | None = None
-    for piece in pieces:
-        output = piece.output
-        if piece.text:
-            yield piece.text
+    # closed here and now: an answer that is given up must be cancelled before its model is closed
+    with contextlib.closing(cast(Generator[Piece, None, None], pieces)):
+        for piece in pieces:
+            output = piece.output
+            if piece.text:
+                yield piece.text
     assert output is not None, "the last piece has the output"
     ledger = output.ledger
     return Answer(

@@ -1,0 +1,122 @@
+"""Options are made from the config dataclasses: names, help, defaults, environment, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from cyclopts import App, CycloptsError
+
+from hasten.cli import options
+from hasten.cli.app import build
+from hasten.config import EngineConfig, ServerConfig
+from hasten.errors import InvalidRequest
+from hasten.request import SamplingParams
+
+Values = tuple[EngineConfig, ServerConfig, dict[str, Any]]
+
+
+def parse(*tokens: str) -> Values:
+    """The values a command with all three groups of options gets."""
+    app = App(result_action="return_value", default_parameter=build().default_parameter)
+
+    @app.default
+    def command(
+        *,
+        engine: options.EngineOptions = options.ENGINE_DEFAULTS,
+        server: options.ServerOptions = options.SERVER_DEFAULTS,
+        sampling: options.SamplingOptions = options.SAMPLING_DEFAULTS,
+    ) -> Values:
+        return options.engine_config(engine), options.server_config(server), options.asked_sampling(sampling)
+
+    result: Values = app(list(tokens), exit_on_error=False, print_error=False)
+    return result
+
+
+def test_defaults_are_those_of_the_dataclasses() -> None:
+    assert parse() == (EngineConfig(), ServerConfig(), {})
+
+
+@pytest.mark.parametrize("command", ["serve", "generate", "chat"])
+def test_every_field_has_an_option_with_its_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    build()([command, "--help"], exit_on_error=False)
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    fields = list(dataclasses.fields(EngineConfig))
+    if command == "serve":
+        fields += dataclasses.fields(ServerConfig)
+    for field in fields:
+        assert f"--{field.name.replace('_', '-')} " in words
+        assert field.metadata["help"] in words
+        assert f"HASTEN_{field.name.upper()}" in words
+    if command != "serve":
+        for name, text in options.SAMPLING_HELP.items():
+            assert f"--{name.replace('_', '-')} " in words
+            assert text in words
+
+
+def test_sampling_help_is_about_real_fields() -> None:
+    assert set(options.SAMPLING_HELP) <= {field.name for field in dataclasses.fields(SamplingParams)}
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(EngineConfig) if field.default is None])
+def test_auto_is_a_word_wherever_the_default_is_auto(name: str) -> None:
+    assert getattr(parse(f"--{name.replace('_', '-')}", "auto")[0], name) is None
+    value = "7" if name != "memory" else "7GB"
+    assert str(getattr(parse(f"--{name.replace('_', '-')}", value)[0], name)) == value
+
+
+def test_repeatable_options() -> None:
+    server = parse("--api-key", "a", "--cors", "x", "--api-key", "b", "--access-log")[1]
+    assert (server.api_key, server.cors, server.access_log) == (("a", "b"), ("x",), True)
+
+
+def test_environment_is_between_option_and_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_THREADS", "3")
+    monkeypatch.setenv("HASTEN_API_KEY", "secret")
+    monkeypatch.setenv("HASTEN_KV", "int8")
+    monkeypatch.setenv("HASTEN_TEMPERATURE", "5")
+    engine, server, sampling = parse("--kv", "bf16")
+    assert (engine.threads, engine.kv, server.api_key, sampling) == (3, "bf16", ("secret",), {})
+
+
+def test_only_what_was_asked_for_is_passed_on() -> None:
+    sampling = parse("--temperature", "1.0", "--stop", "a b", "--stop", "c", "--seed", "5", "--ignore-eos")[2]
+    assert sampling == {"temperature": 1.0, "stop": ("a b", "c"), "seed": 5, "ignore_eos": True}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (("--threads", "two"), "'two' is neither auto nor a whole number"),
+        (("--threads", "1.5"), "'1.5' is neither auto nor a whole number"),
+        (("--isa", "mmx"), '"mmx" for --isa. Choose from: "auto", "scalar"'),
+        (("--port", "http"), 'Invalid value for --port: unable to convert "http" into int'),
+        (("--kv",), "--kv requires an argument"),
+        (("--no-such-option",), "Unknown option"),
+        (("--max-num-seqs", "auto"), "Invalid value for --max-num-seqs"),
+    ],
+)
+def test_wrong_words(tokens: tuple[str, ...], words: str) -> None:
+    with pytest.raises(CycloptsError) as caught:
+        parse(*tokens)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "param"),
+    [
+        (("--temperature", "nan"), "temperature"),
+        (("--temperature", "-1"), "temperature"),
+        (("--top-p", "0"), "top_p"),
+        (("--min-p", "inf"), "min_p"),
+        (("--top-k", "-2"), "top_k"),
+        (("--max-tokens", "-1"), "max_tokens"),
+        (("--seed", str(2**64)), "seed"),
+        (("--stop", ""), "stop"),
+    ],
+)
+def test_sampling_values_are_checked(tokens: tuple[str, ...], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(*tokens)
+    assert caught.value.param == param
