@@ -221,7 +221,8 @@ class ScriptedExecutor:
 
     def _wait(self, seconds: float, cancelled: threading.Event) -> bool:
         """Spend the step's time; True if it was cancelled."""
-        while self.gate is not None and not self.gate.wait(0.001):
+        gate = self.gate  # a test may put another there for the steps to come
+        while gate is not None and not gate.wait(0.001):
             if cancelled.is_set():
                 return True
         return cancelled.wait(seconds) if seconds > 0 else cancelled.is_set()

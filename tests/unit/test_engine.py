@@ -172,6 +172,20 @@ def test_prompt_logprobs_come_once_and_whole(max_tokens: int, chunk: int) -> Non
     assert events[-1].finish_reason is FinishReason.LENGTH
 
 
+def test_prompt_logprobs_survive_preemption_in_the_middle_of_the_prompt() -> None:
+    first, second = tuple(range(3, 7)), tuple(range(20, 36))
+    executor = ScriptedExecutor(num_blocks=6, block_size=4, gate=(gate := threading.Event()))
+    with EngineRun(executor, chunk=1) as run:
+        growing, request = run.submit(first, 12), run.submit(second, greedy(4, prompt_logprobs=0))
+        gate.set()
+        run.wait(growing)
+        assert run.tokens(request) == made_up_answer(second, 4, 1000)
+        assert [entry.token_id for event in run.events(request) for entry in event.prompt_logprobs] == list(second)
+        ledger = run.wait(request).ledger
+    assert ledger is not None
+    assert [part.name for part in ledger.parts] == ["queue", "prefill", "preempted", "prefill", "decode"]
+
+
 def test_prompt_logprobs_survive_preemption() -> None:
     prompts = [tuple(range(3, 19)), tuple(range(20, 36))]
     executor = ScriptedExecutor(num_blocks=9, block_size=4)

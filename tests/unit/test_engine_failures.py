@@ -121,7 +121,9 @@ def test_finished_ids_of_a_plan_nobody_heard_are_told_again() -> None:
 
 
 def test_steps_that_keep_failing_stop_the_engine_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
-    executor = ScriptedExecutor(fail_steps={i: MemoryError("no memory") for i in range(2, 100)}, gate=(gate := threading.Event()))
+    executor = ScriptedExecutor(
+        fail_steps={i: MemoryError("no memory") for i in range(2, 100)}, gate=(gate := threading.Event())
+    )
     with EngineRun(executor, max_num_seqs=1) as run:
         requests = [run.submit([3 + i], 20) for i in range(6)]
         gate.set()
@@ -214,3 +216,29 @@ def test_listener_that_raises_does_not_stop_the_engine(caplog: pytest.LogCapture
 @pytest.fixture(autouse=True)
 def _log_level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="hasten")
+
+
+def test_a_request_cancelled_during_a_step_gets_none_of_its_tokens() -> None:
+    executor = ScriptedExecutor(gate=(gate := threading.Event()))
+    with EngineRun(executor) as run:
+        blocker = run.submit([3], 1)
+        run.wait_until(lambda: executor.plans, "the first step")
+        both = [run.submit([4], 10), run.submit([5], 10)]
+        executor.gate = second_gate = threading.Event()
+        gate.set()
+        run.wait(blocker)
+        run.wait_until(lambda: len(executor.plans) == 2, "the step of both")
+        run.engine.cancel(both[0])
+        second_gate.set()
+        assert run.tokens(both[0]) == []
+        assert run.wait(both[0]).finish_reason is FinishReason.CANCELLED
+        assert run.tokens(both[1]) == made_up_answer([5], 10, 1000)
+    assert len(executor.plans[1].chunks) == 2
+
+
+def test_failed_steps_with_good_ones_between_do_not_stop_the_engine() -> None:
+    executor = ScriptedExecutor(fail_steps={i: HastenError("a hiccup") for i in (2, 4, 6, 8)})
+    with EngineRun(executor, max_num_seqs=1) as run:
+        failed = [run.submit([3], 20) for _ in range(4)]
+        assert all("a hiccup" in (run.wait(request).error or "") for request in failed)
+        assert run.tokens(run.submit([3], 20)) == made_up_answer([3], 20, 1000)
