@@ -27,7 +27,7 @@ from hasten.errors import UsageError
 
 SIGMAS = 2.5
 _NUM_DRAWS = 400  # the SE of an SE from 400 draws is 3.5 %
-_MARGIN = 1.2  # asked sample sizes come from an SE that is itself an estimate
+_MARGIN = 1.5  # asked sample sizes come from an SE that is itself an estimate, 10 % from 50 blocks: 22 % is two of its sigmas
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms", "itl": "itl_ms", "gap": "chunk_gap_ms"}
 _OTHERS = ("output_tokens_per_s", "error_rate", "goodput")
 Verdict = Literal["worse", "better", "same", "cannot tell"]
@@ -112,19 +112,20 @@ def _judge(change: float, error: float, threshold: float | None, count: int, lea
     sure = abs(change) >= SIGMAS * error and error > 0 and count >= least
     if threshold is None:
         return (("worse" if change > 0 else "better") if sure else "same"), None
-    needed = math.ceil(count * max(1.0, _MARGIN * (2 * SIGMAS * error / threshold) ** 2))
+    scale = (2 * SIGMAS * error / threshold) ** 2  # above 1: too few, by that factor
+    needed = max(least, math.ceil(count * _MARGIN * scale) if scale > 1 else count)
     if count >= least:
         if change >= threshold / 2 and (sure or error == 0):
             return "worse", needed
         if 2 * SIGMAS * error <= threshold or change + SIGMAS * error < threshold:
             return ("better" if sure and change < 0 else "same"), needed
-    return "cannot tell", max(needed, least)
+    return "cannot tell", needed
 
 
 def _least(name: str) -> int:
-    """Requests below which no verdict is given: a bootstrap knows nothing of a tail it has seen fewer than 5 values of."""
+    """Requests below which no verdict is given: a bootstrap misjudges a tail it has seen only a handful of values of."""
     share = 1 - QUANTILES.get(name.rpartition("_")[2], 0.0)
-    return max(30, math.ceil(5 / share - 1e-9))
+    return max(30, math.ceil(10 / share - 1e-9))
 
 
 def _estimate(result: dict[str, Any], name: str, *, seed: int) -> tuple[float, Floats, int]:

@@ -12,6 +12,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 # Requests near each other in time share the machine's state; whole blocks are drawn so that this shows in the interval.
 MAX_BLOCKS = 50
 _MAX_WORK = 60_000_000  # values looked at by one bootstrap: about a second
+_MAX_ARRAY = 1_000_000  # values held at once
 
 
 def quantile(values: Floats, q: float) -> float:
@@ -40,17 +41,20 @@ def bootstrap(
     order = np.argsort(values, kind="stable")
     ordered, owner = values[order], blocks[order]
     num_blocks = int(blocks.max()) + 1
+    times_drawn = rng.multinomial(num_blocks, np.full(num_blocks, 1 / num_blocks), size=num_draws)
     out = {name: np.empty(num_draws) for name in stats}
-    for draw in range(num_draws):
-        times_drawn = np.bincount(rng.integers(num_blocks, size=num_blocks), minlength=num_blocks)
-        weights = times_drawn[owner]
-        reach = np.cumsum(weights)
+    at_once = max(1, _MAX_ARRAY // len(values))
+    for begin in range(0, num_draws, at_once):
+        part = slice(begin, min(begin + at_once, num_draws))
+        weights = times_drawn[part][:, owner]
+        reach = np.cumsum(weights, axis=1)
+        total = reach[:, -1]
         for name in stats:
             if name == "mean":
-                out[name][draw] = float(weights @ ordered) / max(1, reach[-1])
+                out[name][part] = weights @ ordered / np.maximum(1, total)
             else:
-                rank = np.searchsorted(reach, QUANTILES[name] * reach[-1] * (1 - 1e-12), side="left")
-                out[name][draw] = ordered[min(int(rank), len(ordered) - 1)]
+                rank = (reach < (QUANTILES[name] * (1 - 1e-12) * total)[:, None]).sum(axis=1)
+                out[name][part] = ordered[np.minimum(rank, len(ordered) - 1)]
     return out
 
 

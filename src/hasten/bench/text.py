@@ -10,6 +10,9 @@ from hasten.errors import UsageError
 
 _MAX_ROUNDS = 40
 _SENTENCE = 12  # words
+_NEARLY = 4  # tokens: from here on word by word
+_WORDS_PER_TOKEN = 0.8  # of the gap that is filled at once: going too far costs another round
+_FILLERS = ("a", "of", "in", "to", "is", "it", "on", "and", "the", "I", "we", "so")
 
 
 class TextMaker:
@@ -18,7 +21,6 @@ class TextMaker:
     def __init__(self, counter: TokenCounter, *, seed: int) -> None:
         self._counter = counter
         self._seed = seed
-        self._words_per_token = 0.8
 
     def rng(self, name: str) -> random.Random:
         return random.Random(f"text:{self._seed}:{name}")
@@ -30,24 +32,35 @@ class TextMaker:
         """
         rng = self.rng(name)
         words: list[str] = []
-        text = prefix
         missing = num_tokens - self._counter.count(prefix) if prefix else num_tokens
         if missing < 0:
             raise UsageError(f"{num_tokens} tokens are asked for, but the fixed part of the text has {num_tokens - missing}")
-        for round_number in range(_MAX_ROUNDS):
-            if missing == 0 and text:
-                return text
-            if missing > 0:
-                share = self._words_per_token if round_number == 0 else 1.0
-                words.extend(self._more(rng, len(words), max(1, int(missing * share))))
-            else:
-                # a word may be two tokens: going back one further than needed leaves a gap that a plain word fills
+        for _ in range(_MAX_ROUNDS):
+            if missing == 0 and (words or prefix):
+                return _join(prefix, words)
+            if missing < 0:
+                # no word is less than a token, so this goes back at least as far as needed and often further
                 del words[max(0, len(words) + missing) :]
-                if round_number % 3 == 2 and words:
-                    words.pop()
-            text = _join(prefix, words)
-            missing = num_tokens - (self._counter.count(text) if text else 0)
+            elif missing > _NEARLY:
+                words.extend(self._more(rng, len(words), max(1, int(missing * _WORDS_PER_TOKEN))))
+            else:
+                self._fill(words, prefix, num_tokens)
+            missing = num_tokens - self._count(prefix, words)
         raise UsageError(f"no text of exactly {num_tokens} tokens was found for {name!r} with {self._counter.name}")
+
+    def _count(self, prefix: str, words: list[str]) -> int:
+        text = _join(prefix, words)
+        return self._counter.count(text) if text else 0
+
+    def _fill(self, words: list[str], prefix: str, num_tokens: int) -> None:
+        """Add the first short word that does not go too far; where all do, take the last word away and try from there."""
+        for filler in _FILLERS:
+            words.append(filler)
+            if self._count(prefix, words) <= num_tokens:
+                return
+            words.pop()
+        if words:
+            words.pop()
 
     @staticmethod
     def _more(rng: random.Random, have: int, count: int) -> list[str]:

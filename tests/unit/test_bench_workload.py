@@ -1,0 +1,270 @@
+"""Arrivals, lengths, text, workloads, traces and their conversion."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hasten.bench.arrivals import arrival_offsets
+from hasten.bench.client import ClientOptions, request_body
+from hasten.bench.connection import parse_endpoint
+from hasten.bench.convert import convert
+from hasten.bench.lengths import parse_lengths
+from hasten.bench.options import BenchOptions
+from hasten.bench.text import TextMaker
+from hasten.bench.tokens import LocalCounter, WordCounter
+from hasten.bench.trace import TraceRequest, jobs_of_trace, read_trace, write_trace
+from hasten.bench.words import WORDS
+from hasten.bench.workload import WorkloadOptions, make_jobs
+from hasten.errors import BadFile, UsageError
+
+
+def _first(kind: Any, rate: float, count: int, **more: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(list(itertools.islice(arrival_offsets(kind, rate, seed=1, **more), count)))
+
+
+def test_constant_arrivals_do_not_drift() -> None:
+    assert _first("constant", 3.0, 3001)[3000] == 1000.0
+
+
+def test_poisson_arrivals_have_the_rate_and_the_spread() -> None:
+    gaps = np.diff(_first("poisson", 20.0, 5000))
+    assert gaps.mean() == pytest.approx(0.05, rel=0.05)
+    assert gaps.std() == pytest.approx(0.05, rel=0.06)  # exponential: as large as the mean
+
+
+def test_bursts_keep_the_mean_rate() -> None:
+    times = _first("bursts", 20.0, 8000, burst_size=8)
+    assert times[-1] == pytest.approx(8000 / 20.0, rel=0.1)
+    assert len(set(times[:80])) == 10
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("poisson", 0.0), ("poisson", float("inf")), ("poisson", -1.0), ("tidal", 1.0)])
+def test_bad_arrivals_are_refused(kind: Any, rate: float) -> None:
+    with pytest.raises(UsageError):
+        arrival_offsets(kind, rate, seed=0)
+
+
+def test_lengths_have_the_stated_spread() -> None:
+    rng = random.Random(4)
+    draws = np.asarray([parse_lengths("lognormal:100:0.5:400").draw(rng) for _ in range(4000)])
+    assert np.median(draws) == pytest.approx(100, rel=0.05)
+    assert np.log(draws[draws < 400]).std() == pytest.approx(0.5, rel=0.1)
+    assert draws.max() == 400
+    assert {parse_lengths("uniform:3:5").draw(rng) for _ in range(100)} == {3, 4, 5}
+    assert parse_lengths("17").draw(rng) == 17
+    assert np.mean([parse_lengths("exponential:50").draw(rng) for _ in range(3000)]) == pytest.approx(50, rel=0.1)
+    assert min(parse_lengths("normal:5:50").draw(rng) for _ in range(100)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "x", "uniform:5", "uniform:9:3", "lognormal:nan:1", "zipf:1:2", "1:2:3:4"])
+def test_bad_lengths_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="lognormal"):
+        parse_lengths(text)
+
+
+class _HalfWords:
+    """A tokenizer for which a word of more than five letters is two tokens, and a stop one of its own."""
+
+    name = "half words"
+
+    def count(self, text: str) -> int:
+        return sum((2 if len(word.rstrip(".")) > 5 else 1) + word.endswith(".") for word in text.split())
+
+    def prompt_overhead(self, *, chat: bool) -> int | None:
+        return 7
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 7, 64, 65, 1000])
+def test_text_has_exactly_the_tokens(num_tokens: int) -> None:
+    for name in ("a", "b", "c"):
+        assert _HalfWords().count(TextMaker(_HalfWords(), seed=3).exact(name, num_tokens)) == num_tokens
+
+
+def test_text_is_deterministic_and_depends_on_seed_and_name() -> None:
+    maker = TextMaker(_HalfWords(), seed=3)
+    text = maker.exact("a", 50)
+    assert maker.exact("a", 50) == TextMaker(_HalfWords(), seed=3).exact("a", 50) == text
+    assert len({text, maker.exact("b", 50), TextMaker(_HalfWords(), seed=4).exact("a", 50)}) == 3
+    assert maker.exact("c", 60, prefix="one two three").startswith("one two three ")
+    with pytest.raises(UsageError, match="fixed part"):
+        maker.exact("c", 2, prefix="one two three")
+
+
+def test_text_with_a_real_tokenizer(tmp_path: Path) -> None:
+    """A byte-level BPE made on the spot from our own words."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator([" ".join(WORDS)], trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    maker = TextMaker(LocalCounter(tmp_path), seed=1)
+    for num_tokens in (5, 128, 333):
+        text = maker.exact(f"n{num_tokens}", num_tokens)
+        assert len(tokenizer.encode(text).ids) == num_tokens
+    with pytest.raises(BadFile, match="cannot read the tokenizer"):
+        LocalCounter(tmp_path / "none.json")
+
+
+def _jobs(kind: Any, count: int, **more: Any) -> list[Any]:
+    options = WorkloadOptions(kind, parse_lengths("uniform:40:60"), parse_lengths("8"), seed=2, **more)
+    return list(itertools.islice(make_jobs(options, TextMaker(WordCounter(), seed=2)), count))
+
+
+def test_plain_prompts_have_their_length_and_nothing_in_common() -> None:
+    requests = [job.turns[0] for job in _jobs("plain", 20, overhead_tokens=5)]
+    texts = [request.messages[0]["content"] for request in requests]
+    assert [len(text.split()) + 5 for text in texts] == [request.num_prompt_tokens for request in requests]
+    assert len({text[:40] for text in texts}) == 20
+    assert all(40 <= request.num_prompt_tokens <= 60 for request in requests)
+    assert _jobs("plain", 20, overhead_tokens=5) == _jobs("plain", 20, overhead_tokens=5)
+
+
+def test_prefix_prompts_share_their_beginning() -> None:
+    texts = [job.turns[0].messages[0]["content"].split() for job in _jobs("prefix", 30, prefix_tokens=100, num_prefixes=2)]
+    assert len({tuple(words[:100]) for words in texts}) == 2
+    assert len({tuple(words[100:]) for words in texts}) == 30
+
+
+def test_rag_requests_draw_popular_documents_more_often() -> None:
+    requests = [job.turns[0] for job in _jobs("rag", 60, num_documents=20, document_tokens=30, documents_per_request=3)]
+    assert all(len(set(request.documents)) == 3 for request in requests)
+    counts: dict[str, int] = {}
+    for request in requests:
+        for document in request.documents:
+            counts[document] = counts.get(document, 0) + 1
+    assert max(counts.values()) > 3 * 60 * 3 / 20
+    path, body = request_body(requests[0], ClientOptions(model="m"))
+    assert path == "/v1/chat/completions"
+    assert requests[0].documents[0] in json.loads(body)["messages"][0]["content"]
+    _, ours = request_body(requests[0], ClientOptions(model="m", documents_field=True))
+    assert json.loads(ours)["hasten"] == {"documents": requests[0].documents}
+
+
+def test_conversations_have_turns_that_carry_answers() -> None:
+    jobs = _jobs("chat", 3, turns=parse_lengths("3"))
+    assert all(len(job.turns) == 3 and job.carry_answers for job in jobs)
+    assert len({turn.session for turn in jobs[0].turns}) == 1
+    with pytest.raises(UsageError, match="chat API"):
+        _jobs("chat", 1, api="completions")
+
+
+def test_trace_round_trip_and_sessions(tmp_path: Path) -> None:
+    requests = [
+        TraceRequest(id="b", t=2.0, session="s", messages=[{"role": "user", "content": "x"}], params={"top_k": 1}),
+        TraceRequest(id="a", t=1.0, session="s", prompt="hello"),
+        TraceRequest(id="c", t=3.0, prompt_tokens=[1, 2, 3], max_tokens=4),
+    ]
+    write_trace(tmp_path / "t.jsonl", requests)
+    read = read_trace(tmp_path / "t.jsonl")
+    assert [request.id for request in read] == ["a", "b", "c"]
+    assert [[turn.id for turn in job.turns] for job in jobs_of_trace(read)] == [["a", "b"], ["c"]]
+    _, body = request_body(read[1], ClientOptions(model="m", params={"temperature": 0}))
+    assert json.loads(body)["top_k"] == 1
+    path, body = request_body(read[2], ClientOptions(model="m", include_usage=False))
+    assert path == "/v1/completions"
+    assert json.loads(body) == {"model": "m", "stream": True, "max_tokens": 4, "prompt": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"id": "a"}', "exactly one of"),
+        ('{"prompt": "x", "messages": []}', "exactly one of"),
+        ('{"prompt": "x", "t": -1}', "t is -1"),
+        ('{"prompt": "x", "max_tokens": 0}', "max_tokens"),
+        ('{"prompt": 3}', "line 1"),
+        ("nonsense", "line 1"),
+        ("", "no requests"),
+        ('{"prompt": "x", "t": 1}\n{"prompt": "y"}', "1 of 2 requests have t"),
+    ],
+)
+def test_bad_traces_are_named(tmp_path: Path, line: str, words: str) -> None:
+    (tmp_path / "t.jsonl").write_text(line + "\n")
+    with pytest.raises(BadFile, match=words):
+        read_trace(tmp_path / "t.jsonl")
+
+
+def test_mooncake_traces_share_text_where_hash_ids_are_equal(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": 27482, "input_length": 1030, "output_length": 52, "hash_ids": [46, 47, 48]},
+        {"timestamp": 30535, "input_length": 1100, "output_length": 26, "hash_ids": [46, 47, 57]},
+        {"timestamp": 30600, "input_length": 20, "output_length": 1, "hash_ids": [99]},
+    ]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    requests = convert(tmp_path / "m.jsonl", "auto")
+    words = [request.messages[0]["content"].split() for request in requests if request.messages]
+    assert [len(each) for each in words] == [1030, 1100, 20]
+    assert words[0][:1024] == words[1][:1024]
+    assert words[0][1024:1030] != words[1][1024:1030]
+    assert [request.t for request in requests] == [27.482, 30.535, 30.6]
+    assert [request.max_tokens for request in requests] == [52, 26, 1]
+
+
+def test_aiperf_single_and_multi_turn(tmp_path: Path) -> None:
+    rows = [
+        {"text": "What is it?", "timestamp": 500},
+        {"texts": ["Hello", "there"], "timestamp": 900, "session_id": "s1", "output_length": 9},
+        {"session_id": "s2", "turns": [{"text": "one", "timestamp": 1000}, {"text": "two", "timestamp": 3000}]},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    requests = convert(tmp_path / "a.jsonl", "aiperf")
+    assert [request.t for request in requests] == [0.5, 0.9, 1.0, 3.0]
+    assert [request.session for request in requests] == [None, "s1", "s2", "s2"]
+    assert requests[1].messages == [{"role": "user", "content": "Hello\nthere"}]
+    assert requests[3].messages == [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    write_trace(tmp_path / "t.jsonl", requests)
+    assert len(read_trace(tmp_path / "t.jsonl")) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "error", "words"),
+    [
+        ('{"timestamp": 1}', "mooncake", BadFile, "line 1.*input_length"),
+        ('{"timestamp": 1}', "aiperf", BadFile, "input_length"),
+        ('{"text": "x"}', "other", UsageError, "known: auto, mooncake, aiperf"),
+        ("[]", "auto", BadFile, "JSONL"),
+        ("", "auto", BadFile, "no requests"),
+        ('{"timestamp": "soon", "input_length": 1, "output_length": 1}', "mooncake", BadFile, "line 1"),
+    ],
+)
+def test_bad_imports_are_named(tmp_path: Path, text: str, kind: str, error: type[Exception], words: str) -> None:
+    (tmp_path / "x.jsonl").write_text(text + "\n")
+    with pytest.raises(error, match=words):
+        convert(tmp_path / "x.jsonl", kind)
+
+
+def test_addresses() -> None:
+    assert parse_endpoint("http://127.0.0.1:8000/v1").base_path == ""
+    assert parse_endpoint("localhost:8000").port == 8000
+    hosted = parse_endpoint("https://api.example.org/openai/v1/")
+    assert (hosted.port, hosted.tls, hosted.base_path, hosted.host_header) == (443, True, "/openai", "api.example.org")
+    assert parse_endpoint("http://[::1]:80/").host_header == "[::1]"
+    for bad in ("ftp://x", "http://", "http://x:port"):
+        with pytest.raises(UsageError):
+            parse_endpoint(bad)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"concurrency": 0},
+        {"rate": 0.0},
+        {"duration_s": float("nan")},
+        {"warmup": -1},
+        {"header": ("x",)},
+        {"trace": "t", "rate": 1.0},
+    ],
+)
+def test_bad_options_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="--"):
+        BenchOptions(**values).check()
