@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from typing import Any, cast
 
 from hasten.cli.answer import Answer, Message
 from hasten.config import EngineConfig
 from hasten.engine.build import load_engine
-from hasten.llm import LLM
+from hasten.llm import AsyncLLM
 from hasten.llm_output import Output, Piece
 from hasten.request import SamplingParams
 from hasten.weights.registry import ResolvedModel
 
 
 class LocalModel:
-    """Loads a model. Raises: what `load_engine` raises."""
+    """Loads a model. Raises: what `load_engine` raises.
+
+    The event loop runs in this thread, and only while somebody waits for a piece: asyncio then turns Ctrl-C into a
+    cancelled request and a KeyboardInterrupt after it.
+    """
 
     def __init__(self, found: ResolvedModel, config: EngineConfig) -> None:
         self.name = found.name
-        self._llm = LLM.on(load_engine(found.path, config))
+        self._llm = AsyncLLM.on(load_engine(found.path, config))
+        self._runner = asyncio.Runner()
 
     def close(self) -> None:
-        self._llm.close()
+        with self._runner:
+            self._runner.run(self._llm.aclose())
 
     @property
     def has_chat_template(self) -> bool:
@@ -31,26 +37,34 @@ class LocalModel:
 
     def reply(self, messages: Sequence[Message], sampling: Mapping[str, Any]) -> Generator[str, None, Answer]:
         """See Talker."""
-        return _answer(self._llm.stream_chat(messages, self._params(sampling)))
+        return self._answer(self._llm.stream_chat(messages, self._params(sampling)))
 
     def complete(self, text: str, sampling: Mapping[str, Any]) -> Generator[str, None, Answer]:
         """Go on from `text` as it is; otherwise as `reply`."""
-        return _answer(self._llm.stream(text, self._params(sampling)))
+        return self._answer(self._llm.stream(text, self._params(sampling)))
 
     def _params(self, sampling: Mapping[str, Any]) -> SamplingParams:
         """What was asked for, else the model's own defaults, else those of SamplingParams."""
         return SamplingParams(**{**self._llm.loaded.checkpoint.generation_defaults, **sampling})
 
+    def _answer(self, pieces: AsyncIterator[Piece]) -> Generator[str, None, Answer]:
+        output: Output | None = None
+        try:
+            while (piece := self._runner.run(_next(pieces))) is not None:
+                output = piece.output
+                if piece.text:
+                    yield piece.text
+        finally:
+            self._runner.run(cast(Any, pieces).aclose())
+        assert output is not None, "the last piece has the output"
+        return _answer_of(output)
 
-def _answer(pieces: Iterator[Piece]) -> Generator[str, None, Answer]:
-    output: Output | None = None
-    # closed here and now: an answer that is given up must be cancelled before its model is closed
-    with contextlib.closing(cast(Generator[Piece, None, None], pieces)):
-        for piece in pieces:
-            output = piece.output
-            if piece.text:
-                yield piece.text
-    assert output is not None, "the last piece has the output"
+
+async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
+    return await anext(pieces, None)
+
+
+def _answer_of(output: Output) -> Answer:
     ledger = output.ledger
     return Answer(
         text=output.text,
