@@ -25,6 +25,7 @@ COMMANDS = {
     "generate": "One answer and its timing.",
     "pull": "Fetch a model from a URL, a folder, or the packaged demo model.",
     "models": "List the models on this machine.",
+    "bench": "Load against any OpenAI-compatible server; a gate for CI.",
 }
 
 
