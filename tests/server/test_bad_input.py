@@ -105,6 +105,7 @@ BAD_CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     ({"hasten": {"explain": "yes"}}, "hasten.explain"),
     ({"hasten": []}, "hasten"),
+    ({"hasten": {"explian": True}}, "hasten"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{}]}, "functions"),
@@ -367,6 +368,27 @@ def test_engine_failure_of_one_request_is_its_error_only() -> None:
         assert response.status_code == 500
         assert response.json()["error"]["message"] == "logits are not finite"
         assert server.complete(max_tokens=2).status_code == 200
+
+
+def test_an_engine_that_has_failed_says_so() -> None:
+    words = toy()
+    with running_server(
+        scripted(words, fail_steps={1: RuntimeError("a"), 2: RuntimeError("b"), 3: RuntimeError("c")}), words
+    ) as server:
+        assert [server.complete(max_tokens=2).status_code for _ in range(3)] == [500, 500, 500]
+        response = server.complete(max_tokens=2)
+        assert response.status_code == 503
+        assert "failed steps" in response.json()["error"]["message"]
+        assert server.http.get("/health").status_code == 503
+        assert server.http.get("/ready").status_code == 503
+
+
+def test_a_client_that_leaves_while_sending_is_no_error(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
+    with server.raw() as connection:
+        connection.sendall(http_request(b'{"model":"toy","prompt":"Hi"}', chunked=False)[:-5])
+        time.sleep(0.05)
+    time.sleep(0.05)
+    assert caplog.records == []
 
 
 def test_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:

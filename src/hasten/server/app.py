@@ -6,12 +6,13 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 from hasten.config import parse_size
 from hasten.errors import HastenError
 from hasten.server import routes, routes_info
 from hasten.server.auth import ApiKeys
-from hasten.server.errors import on_any_error, on_hasten_error, on_http_error
+from hasten.server.errors import on_any_error, on_client_gone, on_hasten_error, on_http_error
 from hasten.server.limits import BodyLimit
 from hasten.server.state import ServerState
 
@@ -34,7 +35,12 @@ def create_app(state: ServerState) -> Starlette:
     app = Starlette(
         routes=[*routes.ROUTES, *routes_info.ROUTES],
         middleware=middleware,
-        exception_handlers={HastenError: on_hasten_error, HTTPException: on_http_error, Exception: on_any_error},
+        exception_handlers={
+            HastenError: on_hasten_error,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_client_gone,
+            Exception: on_any_error,
+        },
     )
     app.state.server = state
     return app

@@ -79,6 +79,11 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return json_response(body, error.status_code, headers=error.headers)
 
 
+async def on_client_gone(request: Request, error: Exception) -> Response:
+    """The client left before its body was complete: nobody reads this, and it is nothing to log."""
+    return Response(status_code=400)
+
+
 async def on_any_error(request: Request, error: Exception) -> Response:
     """A bug: logged with its traceback, told without it."""
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error)

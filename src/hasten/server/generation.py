@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from hasten.engine.ledger import extend, split_head
 from hasten.errors import EngineStopped, HastenError
-from hasten.request import EngineRequest, FinishReason, Ledger, RequestId, TokenEvent
+from hasten.request import EngineRequest, FinishReason, Ledger, RequestId, TokenEvent, TokenLogprobs
 from hasten.server.job import Job, Prompt
 from hasten.server.state import ServerState
 from hasten.tokenizer.text_stream import TextDelta, TextStream, TokenText, token_text
+
+ENTRIES_PER_SLICE = 100  # of a prompt's logprobs: about 1 ms
 
 
 @dataclass(slots=True)
@@ -56,14 +58,26 @@ class Choice:
 
     def push(self, event: TokenEvent) -> int:
         """Take an event's tokens; how many of them count."""
-        if event.prompt_logprobs:
-            self._piece.logprobs += self._prompt_entries(event)
         if not event.token_ids or self.is_stopped:
             return 0
         ends = event.stop_token_id is not None
         delta = self._text.push(event.token_ids, event.logprobs, ends_with_stop_token=ends)
         self._add(delta)
         return delta.num_tokens
+
+    async def add_prompt(self, prompt_logprobs: Sequence[TokenLogprobs]) -> None:
+        """Take the entries of the prompt's tokens, with offsets into its text. There may be many: the loop runs between."""
+        skipped = self._tokenizer.special_token_ids
+        stream = TextStream(self._tokenizer, skip_special_tokens=False)
+        offset = 0
+        for i, logprobs in enumerate(prompt_logprobs):
+            entry = token_text(self._tokenizer, logprobs, text_offset=min(offset, self._echo_offset))
+            self._piece.logprobs.append(entry)
+            # a control token that the tokenizer added has no place in the client's text
+            in_text = logprobs.token_id not in skipped or entry.text in self.prompt.text
+            offset += len(stream.push((logprobs.token_id,)).text) if in_text else 0
+            if i % ENTRIES_PER_SLICE == ENTRIES_PER_SLICE - 1:
+                await asyncio.sleep(0)
 
     def finish(self, reason: FinishReason) -> None:
         """The engine is done with it."""
@@ -80,18 +94,6 @@ class Choice:
         self._piece.text += delta.text
         for entry in delta.logprobs:
             self._piece.logprobs.append(dataclasses.replace(entry, text_offset=entry.text_offset + self._echo_offset))
-
-    def _prompt_entries(self, event: TokenEvent) -> list[TokenText]:
-        """Entries of the prompt's tokens, with offsets into its text."""
-        skipped = self._tokenizer.special_token_ids
-        stream = TextStream(self._tokenizer, skip_special_tokens=False)
-        entries, offset = [], 0
-        for logprobs in event.prompt_logprobs:
-            entries.append(token_text(self._tokenizer, logprobs, text_offset=min(offset, self._echo_offset)))
-            # a control token that the tokenizer added has no place in the client's text
-            in_text = logprobs.token_id not in skipped or entries[-1].text in self.prompt.text
-            offset += len(stream.push((logprobs.token_id,)).text) if in_text else 0
-        return entries
 
 
 class Generation:
@@ -121,8 +123,10 @@ class Generation:
                 request_id = await self.state.client.submit(self._request(choice))
                 self._ids.append(request_id)
                 self._tasks.append(asyncio.create_task(self._follow(choice, request_id)))
-        except BaseException:
+        except BaseException as error:
             self.abandon()
+            if isinstance(error, EngineStopped) and not self.state.is_draining:
+                self.state.engine_error = str(error)
             raise
 
     def abandon(self) -> None:
@@ -199,6 +203,8 @@ class Generation:
         """Read one choice's events to the last."""
         try:
             async for event in self.state.client.stream(request_id):
+                if event.prompt_logprobs:
+                    await choice.add_prompt(event.prompt_logprobs)
                 self._take(choice, request_id, event)
                 self._changed.set()
             if choice.finish_reason is None:

@@ -20,6 +20,7 @@ MAX_STOP_STRINGS = 16
 MAX_LOGIT_BIAS = 1024
 # shorter texts tokenize in well under a millisecond, less than a thread costs
 INLINE_CHARS = 2000
+MESSAGES_PER_SLICE = 200
 _ROLES = ("system", "developer", "user", "assistant")
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
@@ -31,7 +32,7 @@ async def chat_job(state: ServerState, body: ChatRequest, **known: Any) -> Job:
     """
     model = state.check_model(body.model)
     sampling = _sampling(state, body, max_tokens=_max_completion_tokens(body), logprobs=_chat_logprobs(body))
-    messages = plain_messages(body.messages)
+    messages = await plain_messages(body.messages)
     start_s = time.monotonic()
     token_ids = await chat_token_ids(state, messages)
     prompt = Prompt(tuple(token_ids))
@@ -52,11 +53,16 @@ async def completion_job(state: ServerState, body: CompletionRequest, **known: A
     return _job(state, body, sampling, prompts, model=model, id_prefix="cmpl", tokenize_from_s=start_s, echo=echo, **known)
 
 
-def plain_messages(messages: Sequence[Message] | None, *, param: str = "messages") -> list[dict[str, Any]]:
+async def plain_messages(messages: Sequence[Message] | None) -> list[dict[str, Any]]:
     """Messages as chat templates take them: text only, `developer` as `system`, null content as empty."""
     if not messages:
-        raise InvalidRequest(f"{param} is missing or empty: it needs at least one message", param=param)
-    return [_plain_message(message, f"{param}[{i}]") for i, message in enumerate(messages)]
+        raise InvalidRequest("messages is missing or empty: it needs at least one message", param="messages")
+    plain = []
+    for i, message in enumerate(messages):
+        plain.append(_plain_message(message, f"messages[{i}]"))
+        if i % MESSAGES_PER_SLICE == MESSAGES_PER_SLICE - 1:
+            await asyncio.sleep(0)  # others get the loop
+    return plain
 
 
 def _plain_message(message: Message, where: str) -> dict[str, Any]:
@@ -96,26 +102,26 @@ async def chat_token_ids(
         return state.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, template=state.chat_template)
 
     num_chars = sum(len(message["content"]) for message in messages)
-    check_text_length(state, num_chars, param="messages")
+    await check_text_length(state, num_chars, param="messages")
     text = render() if num_chars + 50 * len(messages) <= INLINE_CHARS else await asyncio.to_thread(render)
     return await token_ids_of(state, text, param="messages", add_special_tokens=False)
 
 
 async def token_ids_of(state: ServerState, text: str, *, param: str, add_special_tokens: bool = True) -> list[int]:
     """Ids of `text`; long ones are tokenized in a thread while the loop goes on."""
-    check_text_length(state, len(text), param=param)
+    await check_text_length(state, len(text), param=param)
     if len(text) <= INLINE_CHARS:
         return state.tokenizer.encode(text, add_special_tokens=add_special_tokens)
     return await asyncio.to_thread(state.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
 
-def check_text_length(state: ServerState, num_chars: int, *, param: str) -> None:
+async def check_text_length(state: ServerState, num_chars: int, *, param: str) -> None:
     """Raises PromptTooLong when not even the longest token, over and over, could make the text fit: no need to tokenize."""
     limit = state.limits.max_tokens_total
     if num_chars <= limit:
         return
     # a character is a byte at least
-    at_least = num_chars // state.longest_token_bytes()
+    at_least = num_chars // await asyncio.to_thread(state.longest_token_bytes)
     if at_least > limit:
         raise PromptTooLong(
             f"prompt has {num_chars} characters, which is more than {at_least} tokens, max_model_len is "

@@ -15,8 +15,8 @@ from hasten.request import Ledger
 # ---- requests ----------------------------------------------------------------------------------------------------------
 
 
-class HastenFields(msgspec.Struct, kw_only=True):
-    """What a request may carry under `hasten`."""
+class HastenFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a request may carry under `hasten`. Our own namespace is strict: a misspelt wish must not pass for granted."""
 
     explain: bool = False
 

@@ -62,8 +62,8 @@ async def tokenize(request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("send either prompt or messages", param="prompt")
     if body.prompt is None:
-        add_generation_prompt = body.add_generation_prompt is not False
-        token_ids = await chat_token_ids(state, plain_messages(body.messages), add_generation_prompt=add_generation_prompt)
+        messages = await plain_messages(body.messages)
+        token_ids = await chat_token_ids(state, messages, add_generation_prompt=body.add_generation_prompt is not False)
     else:
         token_ids = await _tokenize_text(state, body.prompt, body.add_special_tokens is not False)
     return json_response(TokenizeAnswer(len(token_ids), state.limits.max_tokens_total, token_ids))
@@ -88,19 +88,18 @@ async def detokenize(request: Request) -> Response:
         state.check_model(body.model)
     if body.tokens is None:
         raise InvalidRequest("tokens is missing: send a list of ids", param="tokens")
-    for token_id in body.tokens:
-        if not 0 <= token_id < state.info.vocab_size:
-            raise InvalidRequest(
-                f"token id {token_id} is outside the vocabulary (0 … {state.info.vocab_size - 1})", param="tokens"
-            )
+    low, high = min(body.tokens, default=0), max(body.tokens, default=0)
+    if low < 0 or high >= state.info.vocab_size:
+        wrong = low if low < 0 else high
+        raise InvalidRequest(f"token id {wrong} is outside the vocabulary (0 … {state.info.vocab_size - 1})", param="tokens")
     text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, skip_special_tokens=False)
     return json_response(DetokenizeAnswer(text))
 
 
 async def health(request: Request) -> Response:
-    """GET /health: the process lives and its engine answers."""
-    _state(request).client.stats()
-    return json_response({"status": "ok"})
+    """GET /health: the process lives and its engine has not failed; also while shutting down."""
+    engine_error = _state(request).engine_error
+    return json_response({"status": "ok"}) if engine_error is None else error_response(EngineStopped(engine_error))
 
 
 async def ready(request: Request) -> Response:
