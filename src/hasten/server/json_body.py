@@ -55,7 +55,7 @@ class _Scanner:
         self.string_start = -1  # of a string longer than a slice
         self.num_values = 0
         # numbers, true, false and null are counted by the commas between them; rarely are there enough to matter
-        self.count_commas = body.count(b",") > max_values
+        self.count_commas = body.count(b",") >= max_values
         self.open: list[set[bytes] | None] = []
         self.top_level: set[str] = set()
 
