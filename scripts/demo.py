@@ -16,7 +16,7 @@ from hasten.cli.terminal import ProgressLine
 from hasten.weights.registry import resolve
 
 MODEL = "smollm2"
-QUESTION = "Why is the sky blue? Answer in two sentences."
+QUESTION = "Write one sentence about the sea."
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 BAR_CHARS = 40
@@ -61,7 +61,7 @@ def ask(url: str) -> dict[str, object]:
             model=MODEL,
             messages=[{"role": "user", "content": QUESTION}],
             stream=True,
-            max_tokens=96,
+            max_tokens=64,
             temperature=0,
             extra_body={"hasten": {"explain": True}},
         )
