@@ -117,18 +117,26 @@ def logits_of(model: Any, token_ids: list[int]) -> np.ndarray:
 
 
 @torch.no_grad()
-def greedy(model: Any, token_ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """NUM_NEW_TOKENS greedy tokens and, at each, how far the best logit was above the second."""
-    ids = torch.tensor([token_ids])
-    past, tokens, gaps = None, [], []
+def greedy(model: Any, prompts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """NUM_NEW_TOKENS greedy tokens of each prompt and, at each, how far the best logit was above the second.
+
+    All prompts at once, padded on the left and masked: the weights are read once for all.
+    """
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    cache, tokens, gaps = None, [], []
     for _ in range(NUM_NEW_TOKENS):
-        out = model(ids, use_cache=True, **({} if past is None else {"cache": past}))
-        past = out.cache
-        best = torch.topk(out.logits[0, -1].float(), 2)
-        tokens.append(int(best.indices[0]))
-        gaps.append(float(best.values[0] - best.values[1]))
-        ids = best.indices[:1][None]
-    return np.array(tokens, dtype=np.int32), np.array(gaps, dtype=np.float32)
+        known = {} if cache is None else {"cache": cache}
+        out = model(ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1, **known)
+        cache = out.cache
+        best = torch.topk(out.logits[:, -1].float(), 2)
+        tokens.append(best.indices[:, 0])
+        gaps.append(best.values[:, 0] - best.values[:, 1])
+        ids, positions = best.indices[:, :1], positions[:, -1:] + 1
+        mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+    return torch.stack(tokens, dim=1).numpy().astype(np.int32), torch.stack(gaps, dim=1).numpy()
 
 
 def save(name: str, arrays: dict[str, np.ndarray], source: str) -> None:
@@ -155,10 +163,9 @@ def make_toys() -> None:
         )
     save("toys", arrays, "toy models of tests/support/toy_models.py")
     spec, seed = GREEDY_TOY
-    model, arrays = toy_model(spec, seed), {}
-    for i in range(20):
-        prompt = toy_prompt(spec, 100 + i, num_tokens=4 + i)
-        arrays[f"{i}.tokens"], arrays[f"{i}.gaps"] = greedy(model, prompt)
+    prompts = [toy_prompt(spec, 100 + i, num_tokens=4 + i) for i in range(20)]
+    tokens, gaps = greedy(toy_model(spec, seed), prompts)
+    arrays = {"tokens": tokens, "gaps": gaps}
     save("toy_greedy", arrays, "GREEDY_TOY of tests/support/toy_models.py")
 
 
@@ -181,11 +188,11 @@ def make_smollm2(path: Path) -> None:
         path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    arrays = {}
-    for i, text in enumerate(TEXTS):
-        prompt = tokenizer(text, add_special_tokens=False)["input_ids"]
+    prompts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+    tokens, gaps = greedy(model, prompts)
+    arrays = {"tokens": tokens, "gaps": gaps}
+    for i, (text, prompt) in enumerate(zip(TEXTS, prompts, strict=True)):
         arrays[f"{i}.prompt"] = np.array(prompt, dtype=np.int32)
-        arrays[f"{i}.tokens"], arrays[f"{i}.gaps"] = greedy(model, prompt)
         logits = logits_of(model, prompt)
         order = np.argsort(-logits, axis=1, kind="stable")[:, :NUM_TOP]
         arrays[f"{i}.top_ids"] = order.astype(np.int32)
@@ -193,7 +200,7 @@ def make_smollm2(path: Path) -> None:
         wide = logits.astype(np.float64)
         arrays[f"{i}.logsumexp"] = np.log(np.exp(wide - wide.max(axis=1, keepdims=True)).sum(axis=1)) + wide.max(axis=1)
         arrays[f"{i}.moments"] = np.stack([wide.mean(axis=1), wide.std(axis=1)], axis=1)
-        print(repr(text), "→", repr(tokenizer.decode(arrays[f"{i}.tokens"])), flush=True)
+        print(repr(text), "→", repr(tokenizer.decode(tokens[i])), flush=True)
     save("smollm2", arrays, f"{path.name} dequantized to float32 by transformers")
 
 
