@@ -168,7 +168,6 @@ void bind_model(nb::module_& m) {
   static_cast<void>(out_of_memory);
   bind_config(m);
   bind_plan(m);
-  m.def("model_isa", [](const std::string& name) { return isa_name(select_kernels(name).isa); }, "name"_a);
   m.def(
       "model_weight_bytes", [](const std::vector<TensorTuple>& tensors) { return Weights::bytes(sources_of(tensors)); },
       "tensors"_a);

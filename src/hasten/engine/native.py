@@ -155,7 +155,7 @@ class NativeStep:
 
 def _chosen_isa(isa: str) -> str:
     try:
-        return str(_kernels.model_isa(isa))
+        return str(_kernels.selected_isa(isa))
     except ValueError as error:
         raise UsageError(str(error)) from None
 
