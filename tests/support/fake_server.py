@@ -109,16 +109,19 @@ class _Answer:
     def _every(self, key: str) -> bool:
         return bool(self.scenario[key]) and self.number % self.scenario[key] == 0
 
-    async def write(self, payload: bytes) -> None:
+    async def write(self, payload: bytes) -> int:
+        """Returns the time just before the last piece was written."""
         for piece in _pieces(payload, self.scenario["split"]):
+            now_ns = time.perf_counter_ns()
             self.writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
             if self.scenario["split"]:
                 await asyncio.sleep(0)
+        return now_ns
 
-    async def event(self, body: dict[str, Any] | str) -> None:
+    async def event(self, body: dict[str, Any] | str) -> int:
         data = body if isinstance(body, str) else json.dumps(body)
         end = self.scenario["newline"]
-        await self.write(f"data: {data}{end}{end}".encode())
+        return await self.write(f"data: {data}{end}{end}".encode())
 
     def usage(self, completion_tokens: int) -> dict[str, Any]:
         return {"prompt_tokens": self.entry["prompt_tokens"], "completion_tokens": completion_tokens}
@@ -162,8 +165,7 @@ class _Answer:
         body: dict[str, Any] = {"choices": [_chunk_text(self.scenario, index, text, self.entry["chat"])]}
         if self.scenario["usage"] == "every":
             body["usage"] = self.usage(sent)
-        self.entry["chunk_ns"].append(time.perf_counter_ns())
-        await self.event(body)
+        self.entry["chunk_ns"].append(await self.event(body))
 
     async def _after_text(self, num_tokens: int) -> None:
         scenario = self.scenario

@@ -80,6 +80,9 @@ class _HalfWords:
     def prompt_overhead(self, *, chat: bool) -> int | None:
         return 7
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 7, 64, 65, 1000])
 def test_text_has_exactly_the_tokens(num_tokens: int) -> None:

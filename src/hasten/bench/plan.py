@@ -89,6 +89,7 @@ def make_plan(url: str, options: BenchOptions) -> Plan:
     limits = Limits(_num_requests(options), options.duration_s, _num_warmup(options))
     wanted = limits.max_requests or (int(options.rate * (options.duration_s or 0)) + 1 if options.rate else options.prompts)
     jobs = _take(make_jobs(workload, TextMaker(counter, seed=options.seed)), min(wanted, 100_000) + limits.num_warmup)
+    counter.close()
     notes = [f"lengths counted by {counter.name}"]
     if overhead is None and not isinstance(counter, WordCounter):
         notes.append("what the server's template adds to a prompt is not known: prompts are longer by that")

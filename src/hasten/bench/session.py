@@ -159,6 +159,7 @@ def _count_missing(records: Sequence[RequestRecord], plan: Plan) -> None:
     for record in records:
         if record.ok and record.completion_tokens is None and record.text:
             record.counted_tokens = plan.counter.count(record.text)
+    plan.counter.close()
 
 
 def elapsed_s(run: LoadRun) -> float:

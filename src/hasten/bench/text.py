@@ -11,7 +11,6 @@ from hasten.errors import UsageError
 _MAX_ROUNDS = 40
 _SENTENCE = 12  # words
 _NEARLY = 4  # tokens: from here on word by word
-_WORDS_PER_TOKEN = 0.8  # of the gap that is filled at once: going too far costs another round
 _FILLERS = ("a", "of", "in", "to", "is", "it", "on", "and", "the", "I", "we", "so")
 
 
@@ -21,6 +20,8 @@ class TextMaker:
     def __init__(self, counter: TokenCounter, *, seed: int) -> None:
         self._counter = counter
         self._seed = seed
+        # from all words at once, and not from what was made before: a piece must not depend on its predecessors
+        self._tokens_per_word = max(1.0, counter.count(" ".join(WORDS)) / len(WORDS))
 
     def rng(self, name: str) -> random.Random:
         return random.Random(f"text:{self._seed}:{name}")
@@ -42,9 +43,9 @@ class TextMaker:
                 # no word is less than a token, so this goes back at least as far as needed and often further
                 del words[max(0, len(words) + missing) :]
             elif missing > _NEARLY:
-                words.extend(self._more(rng, len(words), max(1, int(missing * _WORDS_PER_TOKEN))))
+                words.extend(self._more(rng, len(words), max(1, int(missing / self._tokens_per_word))))
             else:
-                self._fill(words, prefix, num_tokens)
+                self._fill(words, prefix, missing)
             missing = num_tokens - self._count(prefix, words)
         raise UsageError(f"no text of exactly {num_tokens} tokens was found for {name!r} with {self._counter.name}")
 
@@ -52,11 +53,19 @@ class TextMaker:
         text = _join(prefix, words)
         return self._counter.count(text) if text else 0
 
-    def _fill(self, words: list[str], prefix: str, num_tokens: int) -> None:
-        """Add the first short word that does not go too far; where all do, take the last word away and try from there."""
+    def _fill(self, words: list[str], prefix: str, missing: int) -> None:
+        """Add short words: all at once where each is a token, else the first that does not go too far.
+
+        Where all go too far, the last word is taken away, to try again from there.
+        """
+        wanted = self._count(prefix, words) + missing
+        words.extend(_FILLERS[:missing])
+        if self._count(prefix, words) == wanted:
+            return
+        del words[-missing:]
         for filler in _FILLERS:
             words.append(filler)
-            if self._count(prefix, words) <= num_tokens:
+            if self._count(prefix, words) <= wanted:
                 return
             words.pop()
         if words:

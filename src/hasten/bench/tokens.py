@@ -26,6 +26,10 @@ class TokenCounter(Protocol):
         """Tokens a server adds around one user message (chat) or a text prompt; None: not known."""
         ...
 
+    def close(self) -> None:
+        """Let go of connections; counting again opens them again."""
+        ...
+
 
 class LocalCounter:
     """A tokenizer.json read by the `tokenizers` library. It knows no chat template."""
@@ -47,13 +51,18 @@ class LocalCounter:
     def prompt_overhead(self, *, chat: bool) -> int | None:
         return None if chat else len(self._tokenizer.encode("", add_special_tokens=True).ids)
 
+    def close(self) -> None:
+        pass
+
 
 class ServerCounter:
     """The server's /tokenize, in the shape of hasten and vLLM, of llama-server, or of TGI; found by trying."""
 
     def __init__(self, base_url: str, model: str, *, headers: Mapping[str, str] | None = None) -> None:
         """Raises UsageError when the server has no tokenizer endpoint of a known shape."""
-        self._http = httpx.Client(base_url=base_url, headers=dict(headers or {}), timeout=30.0, trust_env=False)
+        self._base_url = base_url
+        self._headers = dict(headers or {})
+        self._open: httpx.Client | None = None
         self._model = model
         self._shape = ""
         for shape in ("hasten", "llama-server", "tgi"):
@@ -61,16 +70,25 @@ class ServerCounter:
             if (self._try("one two") or 0) > 0:
                 self.name = f"{base_url}/tokenize ({'hasten or vLLM' if shape == 'hasten' else shape} shape)"
                 return
+        self.close()
         raise UsageError(
             f"{base_url} has no /tokenize of a known shape, so lengths cannot be exact: give --tokenizer a tokenizer.json, or "
             "--approximate-lengths"
         )
 
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
     def _post(self, path: str, body: dict[str, Any]) -> Any:
+        if self._open is None:  # first use, or used again after close
+            self._open = httpx.Client(base_url=self._base_url, headers=self._headers, timeout=30.0, trust_env=False)
         try:
-            answer = self._http.post(path, json=body)
+            answer = self._open.post(path, json=body)
         except httpx.HTTPError as error:
-            raise UsageError(f"cannot reach {self._http.base_url}: {error}") from None
+            self.close()
+            raise UsageError(f"cannot reach {self._base_url}: {error}") from None
         if answer.status_code != 200:
             return None
         try:
@@ -118,6 +136,9 @@ class WordCounter:
 
     def prompt_overhead(self, *, chat: bool) -> int | None:
         return None
+
+    def close(self) -> None:
+        pass
 
 
 def _length(body: Any) -> int | None:
