@@ -1,59 +1,15 @@
-"""Bad requests: a clear error with the field's name, at once; the server lives on and other streams never notice."""
+"""Bad fields: a clear error with the field's name; the server lives on and other streams never notice."""
 
 from __future__ import annotations
 
-import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.server.refusals import CHAT, HELLO, TEXT, WITHIN_S, refused
 from tests.server.running import MODEL, RunningServer, running_server, scripted
 from tests.support.toy_tokenizer import toy
-
-CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-HELLO = [{"role": "user", "content": "Hi"}]
-WITHIN_S = 1.0
-
-
-@contextmanager
-def undisturbed_stream(server: RunningServer, num_tokens: int = 60) -> Iterator[None]:
-    """Another client streams meanwhile, and gets exactly what it would get alone."""
-    texts: list[str] = []
-
-    def read() -> None:
-        events = server.events(TEXT, prompt="other", max_tokens=num_tokens, ignore_eos=True)
-        texts.append("".join(event["choices"][0]["text"] for event in events))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    yield
-    thread.join(20)
-    assert texts == [server.answer("other", num_tokens)]
-
-
-def refused(
-    server: RunningServer, path: str, body: bytes | dict[str, Any], status: int = 400, content_type: str = "application/json"
-) -> dict[str, Any]:
-    """The error of a bad request, having checked its form, its speed and that the server lives."""
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with undisturbed_stream(server):
-        started = time.monotonic()
-        response = server.http.post(path, content=content, headers={"content-type": content_type})
-        took_s = time.monotonic() - started
-        server.check_alive()
-    assert response.status_code == status, response.text[:500]
-    assert took_s < WITHIN_S
-    error: dict[str, Any] = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["type"] == "invalid_request_error"
-    assert error["message"]
-    return error
-
 
 BAD_CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
@@ -176,111 +132,6 @@ def test_fr_047_bad_ids_and_empty_prompts(server: RunningServer, fields: dict[st
     assert error["param"] == param
 
 
-def nested(field: bytes, depth: int) -> bytes:
-    return b'{"model":"toy","messages":[{"role":"user","content":"Hi"}],"' + field + b'":' + b"[" * depth + b"]" * depth + b"}"
-
-
-@pytest.mark.parametrize("depth", [70, 3_000, 100_000])
-@pytest.mark.parametrize("field", [b"tools", b"wibble", b"messages2", b"hasten"])
-def test_fr_051_deep_bodies(server: RunningServer, field: bytes, depth: int) -> None:
-    assert "nested" in refused(server, CHAT, nested(field, depth))["message"]
-
-
-def test_fr_051_nested_groups_in_a_grammar(server: RunningServer) -> None:
-    error = refused(server, CHAT, {"model": MODEL, "messages": HELLO, "grammar": "(" * 60_000 + ")" * 60_000})
-    assert error["param"] == "grammar"
-    assert len(error["message"]) < 500
-
-
-def http_request(body: bytes, *, chunked: bool) -> bytes:
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    if not chunked:
-        return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    chunks = [body[i : i + 65536] for i in range(0, len(body), 65536)]
-    framed = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return head + b"Transfer-Encoding: chunked\r\n\r\n" + framed + b"0\r\n\r\n"
-
-
-@pytest.mark.parametrize("megabytes", [10, 50])
-@pytest.mark.parametrize("chunked", [False, True])
-def test_fr_051_huge_bodies(server: RunningServer, megabytes: int, chunked: bool) -> None:
-    body = b'{"model":"toy","messages":[{"role":"user","content":"' + b"word " * (megabytes * 200_000) + b'"}]}'
-    request = http_request(body, chunked=chunked)
-    before = psutil.Process().memory_info().rss
-    with undisturbed_stream(server), server.raw() as connection:
-        started = time.monotonic()
-        sender = threading.Thread(target=connection.sendall, args=(request,))
-        sender.start()
-        reply = connection.recv(65536)
-        while not reply.endswith(b"}"):
-            reply += connection.recv(65536)
-        assert time.monotonic() - started < WITHIN_S
-        sender.join(10)  # the rest is read and dropped, so that a client that sends first and reads then gets the answer
-        assert not sender.is_alive()
-        server.check_alive()
-    head, _, text = reply.partition(b"\r\n\r\n")
-    assert b" 413 " in head
-    assert "8000000" in json.loads(text)["error"]["message"]
-    assert psutil.Process().memory_info().rss - before < 16_000_000  # nothing of it is kept
-
-
-def test_body_below_the_limit_but_far_over_the_context(server: RunningServer) -> None:
-    server.max_loop_gap_s = 0.0
-    error = refused(server, CHAT, {"model": MODEL, "messages": [{"role": "user", "content": "word " * 1_400_000}]})
-    assert error["code"] == "context_length_exceeded"
-    assert server.max_loop_gap_s < 0.25  # 8 MB are parsed in one go: some 10 ms, on a machine that tests share
-
-
-@pytest.mark.parametrize(
-    ("body", "word"),
-    [
-        (b"", "empty"),
-        (b"  \n ", "empty"),
-        (b"{", "JSON"),
-        (b"nonsense", "JSON"),
-        (b"[]", "object"),
-        (b'"text"', "object"),
-        (b"null", "object"),
-        (b'{"model":"toy","prompt":"Hi"} trailing', "JSON"),
-        (b'{"model":"toy","prompt":"Hi",}', "JSON"),
-        (b'{"model":"toy","prompt":"Hi","temperature":NaN}', "JSON"),
-        (b'{"model":"toy","prompt":"Hi","temperature":Infinity}', "JSON"),
-        (b'{"model":"toy","prompt":"Hi","temperature":1e999}', "temperature"),
-        (b'{"model":"toy","prompt":"\xff\xfe"}', "UTF-8"),
-        (b'{"model":"toy","prompt":"\xed\xa0\x80"}', "UTF-8"),
-        (b'{"model":"toy","prompt":"\\ud800"}', "JSON"),
-        (b'{"model":"toy","prompt":"Hi","pro', "JSON"),
-        (b'{"model":"toy","prompt":"Hi\\', "JSON"),
-        (b'{"model":"toy","prompt":"Hi\n"}', "JSON"),
-        (b'{"model":"toy","prompt":"Hi","max_tokens":1,"max_tokens":2}', "max_tokens"),
-        (b'{"model":"toy","prompt":"Hi","max_tokens":1,"max_token\\u0073":2}', "max_tokens"),
-        (b'{"model":"toy","prompt":"Hi","hasten":{"explain":true,"explain":false}}', "explain"),
-        (b"\xef\xbb\xbf" + b'{"model":"toy","prompt":"Hi"}', "JSON"),
-        ('{"model":"toy","prompt":"Hi"}'.encode("utf-16"), "JSON"),
-    ],
-)
-def test_broken_json(server: RunningServer, body: bytes, word: str) -> None:
-    error = refused(server, TEXT, body)
-    assert word.lower() in error["message"].lower()
-
-
-def test_too_many_values(server: RunningServer) -> None:
-    error = refused(server, TEXT, b'{"model":"toy","prompt":[' + b"1," * 300_000 + b"1]}")
-    assert "values" in error["message"]
-
-
-@pytest.mark.parametrize(
-    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""]
-)
-def test_wrong_content_type(server: RunningServer, content_type: str) -> None:
-    body = json.dumps({"model": MODEL, "prompt": "Hi", "max_tokens": 1}).encode()
-    if not content_type:  # not announced at all is taken as JSON
-        request = server.http.build_request("POST", TEXT, content=body)
-        assert server.http.send(request).status_code == 200
-    else:
-        assert "application/json" in refused(server, TEXT, body, content_type=content_type)["message"]
-
-
 @pytest.mark.parametrize("name", [None, "other", ""])
 def test_model_that_is_not_served(server: RunningServer, name: str | None) -> None:
     error = refused(server, TEXT, {"model": name, "prompt": "Hi"}, 404)
@@ -350,15 +201,6 @@ def test_unknown_paths_and_methods_have_openais_shape(server: RunningServer) -> 
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-def test_garbage_instead_of_http(server: RunningServer) -> None:
-    for garbage in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"):
-        with server.raw() as connection:
-            connection.sendall(garbage)
-            connection.settimeout(2)
-            reply = connection.recv(1000)
-            assert reply == b"" or b" 400 " in reply
-
-
 def test_engine_failure_of_one_request_is_its_error_only() -> None:
     words = toy()
     executor = scripted(words, fail_requests={1: "logits are not finite"})
@@ -381,14 +223,6 @@ def test_an_engine_that_has_failed_says_so() -> None:
         assert "failed steps" in response.json()["error"]["message"]
         assert server.http.get("/health").status_code == 503
         assert server.http.get("/ready").status_code == 503
-
-
-def test_a_client_that_leaves_while_sending_is_no_error(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
-    with server.raw() as connection:
-        connection.sendall(http_request(b'{"model":"toy","prompt":"Hi"}', chunked=False)[:-5])
-        time.sleep(0.05)
-    time.sleep(0.05)
-    assert caplog.records == []
 
 
 def test_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
