@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +149,26 @@ def test_leaving_a_stream_cancels_the_request(model: str) -> None:
             break
         assert llm.loaded.engine.drain(5.0) is True
         assert llm.loaded.engine.snapshot().num_finished["cancelled"] == 2
+
+
+def test_ctrl_c_cancels_the_request_and_the_model_lives_on(model: str) -> None:
+    executor = ScriptedExecutor(vocab_size=320, step_s=0.01, max_model_len=512)
+    with LLM.on(scripted(model, executor)) as llm:
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def interrupt() -> None:
+            while len(executor.plans) < 3:
+                time.sleep(0.002)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate("x", SamplingParams(max_tokens=400, ignore_eos=True))
+        thread.join()
+        assert len(llm.generate("x", GREEDY).token_ids) == 12
+        assert llm.loaded.engine.snapshot().num_finished["cancelled"] == 1
 
 
 def test_errors_reach_the_caller_and_the_model_lives_on(llm: LLM) -> None:
