@@ -26,7 +26,9 @@ def cosine(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))
 
 
-def kl_divergence(expected_logits: npt.NDArray[np.floating], actual_logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def kl_divergence(
+    expected_logits: npt.NDArray[np.floating], actual_logits: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
     """KL(expected ‖ actual) of each row, in nats. [n, vocab] twice → [n]."""
     expected, actual = _log_softmax(expected_logits), _log_softmax(actual_logits)
     return (np.exp(expected) * (expected - actual)).sum(axis=-1)
