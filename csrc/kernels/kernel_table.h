@@ -17,10 +17,10 @@ enum class Isa : int { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
 
 enum class WeightFormat : int { kF32 = 0, kF16 = 1, kBF16 = 2, kQ8_0 = 3, kQ4_0 = 4, kQ4_1 = 5 };
 
-constexpr int kPanel = 16;     // output rows (columns of the result) in a panel
-constexpr int kGroup = 32;     // weights under one scale in GGUF formats
-constexpr int kKvBlock = 32;   // tokens in a KV block
-constexpr int kKvSpan = 256;   // keys in an attention span; spans start at absolute position 0
+constexpr int kPanel = 16;    // output rows (columns of the result) in a panel
+constexpr int kGroup = 32;    // weights under one scale in GGUF formats
+constexpr int kKvBlock = 32;  // tokens in a KV block
+constexpr int kKvSpan = 256;  // keys in an attention span; spans start at absolute position 0
 constexpr int kMaxHeadDim = 256;
 
 // A weight matrix [n, k] (n outputs, k inputs) packed in panels of 16 outputs; n is padded with zero weights.
