@@ -133,7 +133,7 @@ def test_drain_cancels_what_takes_too_long() -> None:
     run(test)
 
 
-def test_a_second_loop_is_refused_and_a_closed_one_does_not_hurt() -> None:
+def test_a_second_loop_is_refused_and_a_closed_one_does_not_hurt(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine(ScriptedExecutor(step_s=0.001), EngineConfig())
     client = LocalClient(engine)
 
@@ -145,3 +145,4 @@ def test_a_second_loop_is_refused_and_a_closed_one_does_not_hurt() -> None:
         asyncio.run(leave_it_running())
     assert engine.drain(20.0) is True
     engine.stop()
+    assert "the listener failed" not in caplog.text
