@@ -169,7 +169,7 @@ class TokenEvent:
 class LedgerPart:
     """One span of a request's wall time. Spans follow each other without gap or overlap."""
 
-    name: str  # "parse", "tokenize", "queue", "prefill", "decode", "preempted", "deliver"
+    name: str  # "parse", "tokenize", "queue", "prefill", "decode", "preempted", "held", "deliver"
     start_ms: float  # since arrival
     ms: float
     detail: Mapping[str, float | int | str] = field(default_factory=dict)
