@@ -61,15 +61,19 @@ class Change:
     def text(self) -> str:
         """One sentence."""
         kind = "points" if self.metric in ("error_rate", "goodput") else "%"
-        span = f"{self.metric}: {self.a:.4g} → {self.b:.4g}, {self.change * 100:+.1f} {kind} worse"
-        span += f" (between {self.low * 100:+.1f} and {self.high * 100:+.1f})"
+        span = f"{self.metric}: {self.a:.4g} → {self.b:.4g}, {_side(self.change)} {kind}"
+        span += f" (between {_side(self.low)} and {_side(self.high)})"
         if self.verdict == "cannot tell":
             limit = (self.threshold or 0) * 100
             have = f"{self.num_a} and {self.num_b} requests"
             return f"{span}: {have} are too few to see {limit:g} {kind}, about {self.needed:,} a side are needed"
         if self.verdict == "same":
             return f"{span}: no difference beyond the noise"
-        return f"{span}: {self.verdict}"
+        return f"{span}: {self.verdict} beyond the noise"
+
+
+def _side(change: float) -> str:
+    return f"{'worse' if change > 0 else 'better'} by {abs(change) * 100:.1f}"
 
 
 def parse_gate(text: str) -> Gate:

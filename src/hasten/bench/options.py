@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hasten.bench.arrivals import Arrivals
+from hasten.bench.lengths import parse_lengths
 from hasten.bench.workload import Api, WorkloadKind
 from hasten.config import option
 from hasten.errors import UsageError
@@ -79,6 +80,8 @@ class BenchOptions:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be positive")
         if self.trace is not None and (self.rate is not None or self.sweep != "off"):
             raise UsageError("--trace has its own load: leave out --rate and --sweep")
+        for text in (self.input_tokens, self.output_tokens, self.turns):
+            parse_lengths(text)
         for text in self.header:
             if ":" not in text:
                 raise UsageError(f"--header {text!r} has no colon: write NAME: VALUE")
