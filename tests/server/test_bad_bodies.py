@@ -61,6 +61,14 @@ def test_fr_051_huge_bodies(server: RunningServer, megabytes: int, chunked: bool
     assert psutil.Process().memory_info().rss - before < 16_000_000  # nothing of it is kept
 
 
+def test_an_announced_length_over_the_limit_is_refused_before_the_body(server: RunningServer) -> None:
+    with server.raw() as connection:
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        connection.sendall(head + b"Content-Length: 50000000\r\nExpect: 100-continue\r\n\r\n")
+        connection.settimeout(WITHIN_S)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
 def test_body_below_the_limit_but_far_over_the_context(server: RunningServer) -> None:
     server.max_loop_gap_s = 0.0
     error = refused(server, CHAT, {"model": MODEL, "messages": [{"role": "user", "content": "word " * 1_400_000}]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import openai
 import pytest
 
 from tests.server.refusals import CHAT, HELLO, TEXT, WITHIN_S, refused
@@ -231,4 +232,8 @@ def test_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
         events = server.events(TEXT, prompt="Hi", max_tokens=10)
         assert "boom" in events[-1]["error"]["message"]
         assert events[-1]["error"]["type"] == "server_error"
+    with running_server(scripted(words, fail_steps={3: RuntimeError("boom")}, step_s=0.05), words) as server:
+        stream = server.openai.completions.create(model=MODEL, prompt="Hi", max_tokens=10, stream=True)
+        with pytest.raises(openai.APIError, match="boom"):
+            list(stream)
         assert server.complete(max_tokens=2).status_code == 200

@@ -161,6 +161,13 @@ def test_ledger_is_in_the_last_chunk_of_a_stream(server: RunningServer) -> None:
         assert sum(part["ms"] for part in ledger["parts"]) == pytest.approx(ledger["wall_ms"], abs=1e-6)
 
 
+def test_ledger_counts_what_the_client_got(server: RunningServer) -> None:
+    text = server.answer("ab", 30)
+    body = server.complete(prompt="ab", stop=text[2:4], max_tokens=30, hasten={"explain": True}).json()
+    assert body["choices"][0]["text"] == text[:2]
+    assert body["hasten"]["explain"]["completion_tokens"] == body["usage"]["completion_tokens"] < 20
+
+
 def test_several_choices_have_a_ledger_each(server: RunningServer) -> None:
     body = server.complete(prompt="a", n=2, max_tokens=2, hasten={"explain": True}).json()
     assert [ledger["id"] for ledger in body["hasten"]["explain"]] == [f"{body['id']}-0", f"{body['id']}-1"]

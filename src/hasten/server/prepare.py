@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hasten.errors import InvalidRequest, PromptTooLong
@@ -32,12 +32,14 @@ async def chat_job(state: ServerState, body: ChatRequest, **known: Any) -> Job:
     """
     model = state.check_model(body.model)
     sampling = _sampling(state, body, max_tokens=_max_completion_tokens(body), logprobs=_chat_logprobs(body))
+    num_choices = _num_choices(body, 1)
     messages = await plain_messages(body.messages)
     start_s = time.monotonic()
     token_ids = await chat_token_ids(state, messages)
     prompt = Prompt(tuple(token_ids))
     state.limits.check_prompt(prompt.token_ids)
-    return _job(state, body, sampling, (prompt,), model=model, id_prefix="chatcmpl", tokenize_from_s=start_s, **known)
+    job = Prepared(model, sampling, (prompt,), num_choices, "chatcmpl", start_s)
+    return _job(state, body, job, **known)
 
 
 async def completion_job(state: ServerState, body: CompletionRequest, **known: Any) -> Job:
@@ -47,10 +49,24 @@ async def completion_job(state: ServerState, body: CompletionRequest, **known: A
         raise InvalidRequest(f"best_of is {body.best_of}: only 1 is supported", param="best_of", code="unsupported_parameter")
     echo_logprobs = body.logprobs if body.echo else None
     sampling = _sampling(state, body, max_tokens=body.max_tokens, logprobs=body.logprobs, prompt_logprobs=echo_logprobs)
+    sources = _prompt_sources(body.prompt)
+    num_choices = _num_choices(body, len(sources))
     start_s = time.monotonic()
-    prompts = tuple([await _prompt(state, source, bool(body.echo)) for source in _prompt_sources(body.prompt)])
-    echo = bool(body.echo)
-    return _job(state, body, sampling, prompts, model=model, id_prefix="cmpl", tokenize_from_s=start_s, echo=echo, **known)
+    prompts = tuple([await _prompt(state, source, bool(body.echo)) for source in sources])
+    job = Prepared(model, sampling, prompts, num_choices, "cmpl", start_s)
+    return _job(state, body, job, echo=bool(body.echo), **known)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the two endpoints find out in their own ways. `tokenize_from_s` is when parsing was over."""
+
+    model: str
+    sampling: SamplingParams
+    prompts: tuple[Prompt, ...]
+    num_choices: int
+    id_prefix: str
+    tokenize_from_s: float
 
 
 async def plain_messages(messages: Sequence[Message] | None) -> list[dict[str, Any]]:
@@ -156,33 +172,22 @@ async def _prompt(state: ServerState, source: str | list[int], with_text: bool) 
 
 
 def _job(
-    state: ServerState,
-    body: SamplingFields,
-    sampling: SamplingParams,
-    prompts: tuple[Prompt, ...],
-    *,
-    id_prefix: str,
-    tokenize_from_s: float,
-    arrival_s: float,
-    warnings: list[str],
-    **known: Any,
+    state: ServerState, body: SamplingFields, prepared: Prepared, *, arrival_s: float, warnings: list[str], **known: Any
 ) -> Job:
-    num_choices = 1 if body.n is None else body.n
-    if not 1 <= num_choices * len(prompts) <= MAX_CHOICES or num_choices < 1:
-        raise InvalidRequest(f"n × prompts is {num_choices} × {len(prompts)}: it must be in [1, {MAX_CHOICES}]", param="n")
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream: true", param="stream_options")
-    room = min(state.resolve(SamplingParams(), len(prompt.token_ids)).max_tokens or 0 for prompt in prompts)
-    if room == 0 and sampling.max_tokens != 0:
+    room = min(state.resolve(SamplingParams(), len(prompt.token_ids)).max_tokens or 0 for prompt in prepared.prompts)
+    if room == 0 and prepared.sampling.max_tokens != 0:
         warnings = [*warnings, f"the prompt fills the context of {state.limits.max_tokens_total} tokens: no answer fits"]
     seed = draw_seed() if body.seed is None else body.seed
     now_s = time.monotonic()
     return Job(
-        public_id=f"{id_prefix}-{secrets.token_hex(12)}",
-        prompts=prompts,
-        sampling=sampling,
+        public_id=f"{prepared.id_prefix}-{secrets.token_hex(12)}",
+        model=prepared.model,
+        prompts=prepared.prompts,
+        sampling=prepared.sampling,
         seed=seed,
-        seeds=choice_seeds(seed, num_choices),
+        seeds=choice_seeds(seed, prepared.num_choices),
         eos_token_ids=() if body.ignore_eos else state.tokenizer.eos_token_ids,
         arrival_s=arrival_s,
         created_s=int(time.time()),
@@ -190,9 +195,19 @@ def _job(
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         explain=bool(body.hasten and body.hasten.explain),
         warnings=warnings,
-        spans_ms={"parse": (tokenize_from_s - arrival_s) * 1e3, "tokenize": (now_s - tokenize_from_s) * 1e3},
+        spans_ms={
+            "parse": (prepared.tokenize_from_s - arrival_s) * 1e3,
+            "tokenize": (now_s - prepared.tokenize_from_s) * 1e3,
+        },
         **known,
     )
+
+
+def _num_choices(body: SamplingFields, num_prompts: int) -> int:
+    num_choices = 1 if body.n is None else body.n
+    if num_choices < 1 or num_choices * num_prompts > MAX_CHOICES:
+        raise InvalidRequest(f"n × prompts is {num_choices} × {num_prompts}: it must be in [1, {MAX_CHOICES}]", param="n")
+    return num_choices
 
 
 def _sampling(state: ServerState, body: SamplingFields, **own: Any) -> SamplingParams:
