@@ -111,11 +111,11 @@ def test_fr_044_max_tokens_0_scores_the_prompt_and_draws_nothing() -> None:
 
 def test_cancel_stops_a_prefill_and_the_same_chunks_can_be_planned_again(smollm2_path: Path) -> None:
     checkpoint = open_checkpoint(smollm2_path)
-    tokens = tuple(np.random.default_rng(0).integers(3, 49152, 200).tolist())
+    tokens = tuple(np.random.default_rng(0).integers(3, 49152, 96).tolist())
     expected = generate(native(checkpoint), tokens, GREEDY, 2).token_ids
     executor = native(checkpoint)
-    executor.submit(StepPlan(0, new=(NewRequest(1, tokens, GREEDY),), block_tables=(table_update(1, 0, range(7)),))).result()
-    again = StepPlan(1, chunks=(chunk(1, 0, 200),))
+    executor.submit(StepPlan(0, new=(NewRequest(1, tokens, GREEDY),), block_tables=(table_update(1, 0, range(4)),))).result()
+    again = StepPlan(1, chunks=(chunk(1, 0, 96),))
     step = executor.submit(again)
     time.sleep(0.01)
     step.cancel()
@@ -126,7 +126,7 @@ def test_cancel_stops_a_prefill_and_the_same_chunks_can_be_planned_again(smollm2
     step.cancel()  # of a step that has ended: nothing
     assert not whole.cancelled
     assert cancelled.compute_ms < whole.compute_ms
-    second = executor.submit(StepPlan(2, chunks=(chunk(1, 200, 1),))).result()
+    second = executor.submit(StepPlan(2, chunks=(chunk(1, 96, 1),))).result()
     assert [whole.chunks[0].token_ids[0], second.chunks[0].token_ids[0]] == expected
 
 
@@ -194,12 +194,12 @@ def anonymous():
     return 1024 * int(re.search(r"^Anonymous:\\s+(\\d+)", text, re.M)[1])
 
 checkpoint = open_checkpoint(sys.argv[1])
-options = dict(max_num_batched_tokens=512, max_num_seqs=64, threads=2)
+options = dict(max_num_batched_tokens=128, max_num_seqs=16, threads=2)
 predicted = weight_bytes(checkpoint) + scratch_bytes(checkpoint.spec, **options, kv_format="bf16")
 before = anonymous()
 executor = NativeExecutor(checkpoint, num_blocks=64, max_model_len=8192, kv_format="bf16", **options)
 sampling = SamplingParams(seed=0, prompt_logprobs=1)
-ids = range(1, 65)
+ids = range(1, 17)
 new = tuple(NewRequest(i, (7,) * 8, sampling) for i in ids)
 tables = tuple(table_update(i, 0, [i - 1]) for i in ids)
 executor.submit(StepPlan(0, (), new, tables, tuple(ScheduledChunk(i, 0, 8) for i in ids))).result()

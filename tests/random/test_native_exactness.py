@@ -72,12 +72,12 @@ def test_same_bits_for_every_chunk_size_and_after_preemption(weight_format: str,
 @pytest.mark.parametrize("kv_format", ["bf16", "int8"])
 @pytest.mark.parametrize("weight_format", ["q4_1", "f32"])
 def test_same_bits_for_every_isa_and_thread_count(weight_format: str, kv_format: str) -> None:
-    prompt = prompt_of(3, 270)
+    prompt = prompt_of(3, 265)  # past the first attention span
     answers = {}
     for isa in _kernels.available_isas():
-        for threads in (1, 2, 8):
+        for threads in (1,) if isa == "scalar" else (1, 2, 8):
             executor = native(checkpoint(weight_format), kv_format=kv_format, isa=isa, threads=threads)
-            answers[isa, threads] = generate(executor, prompt, SAMPLED, 6, chunk=100).answer
+            answers[isa, threads] = generate(executor, prompt, SAMPLED, 4, chunk=100).answer
     expected = answers["scalar", 1]
     assert [key for key, answer in answers.items() if answer != expected] == []
 
@@ -117,10 +117,27 @@ def test_fr_045_a_seeded_request_beside_unseeded_ones() -> None:
 @pytest.mark.parametrize("kv_format", ["bf16", "int8"])
 def test_smollm2_same_bits_alone_batched_chunked_and_preempted(smollm2_path: Path, kv_format: str) -> None:
     file = open_checkpoint(smollm2_path)
-    prompt = prompt_of(8, 280)
+    prompt = prompt_of(8, 40)
     executor = native(file, kv_format=kv_format)
-    expected = generate(executor, prompt, GREEDY, 6).answer
-    assert generate(executor, prompt, GREEDY, 6, chunk=64, preempt_after=3).answer == expected
-    track = Track(1, prompt, GREEDY, 6, chunk=100)
-    Driver(native(file, kv_format=kv_format, threads=8)).run([track, *company(7)])
+    expected = generate(executor, prompt, GREEDY, 5).answer
+    assert generate(executor, prompt, GREEDY, 5, chunk=7, preempt_after=3).answer == expected
+    track = Track(1, prompt, GREEDY, 5, chunk=33)
+    Driver(native(file, kv_format=kv_format, threads=8)).run([track, *company(3)])
     assert track.answer == expected
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
+def test_smollm2_in_a_batch_of_16_with_every_chunk_size(smollm2_path: Path, kv_format: str, sampling: str) -> None:
+    file = open_checkpoint(smollm2_path)
+    prompt = prompt_of(8, 530)
+    executor = native(file, kv_format=kv_format, num_blocks=192, max_model_len=1024)
+    expected = generate(executor, prompt, SAMPLING[sampling], 8).answer
+    for chunk in (1, 7, 64):
+        assert generate(executor, prompt, SAMPLING[sampling], 8, chunk=chunk).answer == expected
+    for threads in (1, 8):
+        track = Track(1, prompt, SAMPLING[sampling], 8, chunk=100)
+        other = native(file, kv_format=kv_format, threads=threads, num_blocks=192, max_model_len=1024)
+        Driver(other).run([*company(8), track, *company(15)[8:]])
+        assert track.answer == expected
