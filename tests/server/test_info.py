@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hasten.config import ServerConfig
+from hasten.server.auth import configured_keys
 from tests.server.running import MODEL, RunningServer, running_server, scripted
 from tests.support.toy_tokenizer import toy
 
@@ -205,6 +206,13 @@ def test_keys() -> None:
         with pytest.raises(openai.AuthenticationError):
             server.openai.models.list()
         assert server.openai.with_options(api_key="first").models.list().data
+
+
+def test_keys_come_from_options_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HASTEN_API_KEY", raising=False)
+    assert configured_keys(()) == ()
+    monkeypatch.setenv("HASTEN_API_KEY", " b, a,,")
+    assert configured_keys(("a", "c")) == ("a", "c", "b")
 
 
 def test_a_ledger_is_for_the_key_that_asked() -> None:
