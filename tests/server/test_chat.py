@@ -240,3 +240,11 @@ def test_fr_008_one_bos() -> None:
         server.complete(prompt=RENDERED, max_tokens=1)
         raw = next(new.prompt_token_ids for plan in reversed(server.executor.plans) for new in plan.new)
         assert raw == prompt
+
+
+def test_fr_008_a_template_without_bos_gets_none() -> None:
+    # as the reference library does it: the template's text is the whole prompt
+    words = toy(add_bos=True, chat_template="{{ messages[0]['content'] }}")
+    with running_server(words=words) as server:
+        assert server.chat(max_tokens=1).json()["usage"]["prompt_tokens"] == len("Hi")
+        assert server.executor.plans[0].new[0].prompt_token_ids == tuple(b"Hi")
