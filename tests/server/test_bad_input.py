@@ -173,6 +173,22 @@ def test_fr_041_prompts_around_the_limit(server: RunningServer, max_tokens: int 
         assert ("warnings" in body["hasten"]) == (num_tokens == 2048)
 
 
+@pytest.mark.parametrize("path", [TEXT, CHAT])
+def test_fr_041_megabytes_are_refused_by_their_beginning(path: str) -> None:
+    # one long token, so that the number of characters alone does not rule the text out
+    words = toy(user_defined=["x" * 4000])
+    with running_server(scripted(words, max_model_len=2048), words) as server:
+        text = "so be it. " * 500_000
+        body = {"prompt": text} if path == TEXT else {"messages": [{"role": "user", "content": text}]}
+        started = time.monotonic()
+        error = refused(server, path, {"model": MODEL, **body})
+        assert time.monotonic() - started < WITHIN_S
+        assert error["code"] == "context_length_exceeded"
+        assert error["param"] == ("prompt" if path == TEXT else "messages")
+        assert "max_model_len is 2048" in error["message"]
+        assert f"the first {8 * 2048} of the prompt's 50000" in error["message"]  # a chat has some more than the text
+
+
 def test_fr_042_no_silent_truncation(server: RunningServer) -> None:
     filler = "The sky was grey that day. " * (2 * 2048 // 27)
     text = "The code word is marzipan.\n" + filler + "\nWhat is the code word?"

@@ -21,6 +21,8 @@ MAX_LOGIT_BIAS = 1024
 # shorter texts tokenize in well under a millisecond, less than a thread costs
 INLINE_CHARS = 2000
 MESSAGES_PER_SLICE = 200
+# of a long text, so many characters for each token of the context are tokenized first: prose has about 4 a token
+PROBE_CHARS = 8
 _ROLES = ("system", "developer", "user", "assistant")
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
@@ -128,6 +130,7 @@ async def token_ids_of(state: ServerState, text: str, *, param: str, add_special
     await check_text_length(state, len(text), param=param)
     if len(text) <= INLINE_CHARS:
         return state.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    await _check_beginning(state, text, param=param)
     return await asyncio.to_thread(state.tokenizer.encode, text, add_special_tokens=add_special_tokens)
 
 
@@ -141,6 +144,22 @@ async def check_text_length(state: ServerState, num_chars: int, *, param: str) -
     if at_least > limit:
         raise PromptTooLong(
             f"prompt has {num_chars} characters, which is more than {at_least} tokens, max_model_len is "
+            f"{state.limits.max_model_len}: shorten it, or start with a larger --max-model-len",
+            param=param,
+        )
+
+
+async def _check_beginning(state: ServerState, text: str, *, param: str) -> None:
+    """Raises PromptTooLong when the beginning of a long text is too much already: a megabyte takes a second to tokenize."""
+    limit = state.limits.max_tokens_total
+    num_chars = PROBE_CHARS * limit
+    if len(text) <= 2 * num_chars:
+        return
+    num_tokens = len(await asyncio.to_thread(state.tokenizer.encode, text[:num_chars], add_special_tokens=False))
+    # an eighth to spare: cutting a word in two may have made a few tokens more than the whole text has there
+    if num_tokens > limit + limit // 8:
+        raise PromptTooLong(
+            f"the first {num_chars} of the prompt's {len(text)} characters are {num_tokens} tokens already, max_model_len is "
             f"{state.limits.max_model_len}: shorten it, or start with a larger --max-model-len",
             param=param,
         )
