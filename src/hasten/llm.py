@@ -247,7 +247,10 @@ async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
 
 
 async def _close_stream(pieces: AsyncIterator[Piece]) -> None:
-    await cast(Any, pieces).aclose()
+    generator = cast(Any, pieces)
+    while generator.ag_running:  # after Ctrl-C: the cancelled step of the generator has yet to unwind
+        await asyncio.sleep(0)
+    await generator.aclose()
 
 
 def _close_loop(llm: AsyncLLM, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:

@@ -151,7 +151,8 @@ def test_leaving_a_stream_cancels_the_request(model: str) -> None:
         assert llm.loaded.engine.snapshot().num_finished["cancelled"] == 2
 
 
-def test_ctrl_c_cancels_the_request_and_the_model_lives_on(model: str) -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_ctrl_c_cancels_the_request_and_the_model_lives_on(model: str, streaming: bool) -> None:
     executor = ScriptedExecutor(vocab_size=320, step_s=0.01, max_model_len=512)
     with LLM.on(scripted(model, executor)) as llm:
         main = threading.main_thread().ident
@@ -164,8 +165,9 @@ def test_ctrl_c_cancels_the_request_and_the_model_lives_on(model: str) -> None:
 
         thread = threading.Thread(target=interrupt)
         thread.start()
+        params = SamplingParams(max_tokens=400, ignore_eos=True)
         with pytest.raises(KeyboardInterrupt):
-            llm.generate("x", SamplingParams(max_tokens=400, ignore_eos=True))
+            list(llm.stream("x", params)) if streaming else llm.generate("x", params)
         thread.join()
         assert len(llm.generate("x", GREEDY).token_ids) == 12
         assert llm.loaded.engine.snapshot().num_finished["cancelled"] == 1
