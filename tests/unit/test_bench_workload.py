@@ -77,8 +77,8 @@ class _HalfWords:
     def count(self, text: str) -> int:
         return sum((2 if len(word.rstrip(".")) > 5 else 1) + word.endswith(".") for word in text.split())
 
-    def prompt_overhead(self, *, chat: bool) -> int | None:
-        return 7
+    def count_prompt(self, text: str, *, chat: bool) -> int | None:
+        return self.count(text) + 7
 
     def close(self) -> None:
         pass
@@ -98,6 +98,8 @@ def test_text_is_deterministic_and_depends_on_seed_and_name() -> None:
     assert maker.exact("c", 60, prefix="one two three").startswith("one two three ")
     with pytest.raises(UsageError, match="fixed part"):
         maker.exact("c", 2, prefix="one two three")
+    with pytest.raises(UsageError, match="fixed part of the prompt has 6"):
+        maker.exact("c", 5, count=_five_more)
 
 
 def test_text_with_a_real_tokenizer(tmp_path: Path) -> None:
@@ -118,18 +120,22 @@ def test_text_with_a_real_tokenizer(tmp_path: Path) -> None:
         LocalCounter(tmp_path / "none.json")
 
 
-def _jobs(kind: Any, count: int, **more: Any) -> list[Any]:
-    options = WorkloadOptions(kind, parse_lengths("uniform:40:60"), parse_lengths("8"), seed=2, **more)
-    return list(itertools.islice(make_jobs(options, TextMaker(WordCounter(), seed=2)), count))
+def _five_more(text: str) -> int:
+    return len(text.split()) + 5
+
+
+def _jobs(kind: Any, num_jobs: int, *, whole: Any = None, **more: Any) -> list[Any]:
+    options = WorkloadOptions(kind, parse_lengths("uniform:40:60"), parse_lengths("8"), seed=2, count=whole, **more)
+    return list(itertools.islice(make_jobs(options, TextMaker(WordCounter(), seed=2)), num_jobs))
 
 
 def test_plain_prompts_have_their_length_and_nothing_in_common() -> None:
-    requests = [job.turns[0] for job in _jobs("plain", 20, overhead_tokens=5)]
+    requests = [job.turns[0] for job in _jobs("plain", 20, whole=_five_more)]
     texts = [request.messages[0]["content"] for request in requests]
     assert [len(text.split()) + 5 for text in texts] == [request.num_prompt_tokens for request in requests]
     assert len({text[:40] for text in texts}) == 20
     assert all(40 <= request.num_prompt_tokens <= 60 for request in requests)
-    assert _jobs("plain", 20, overhead_tokens=5) == _jobs("plain", 20, overhead_tokens=5)
+    assert _jobs("plain", 20, whole=_five_more) == _jobs("plain", 20, whole=_five_more)
 
 
 def test_prefix_prompts_share_their_beginning() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hasten.bench.connection import Endpoint, parse_endpoint
 from hasten.bench.lengths import parse_lengths
 from hasten.bench.options import BenchOptions
 from hasten.bench.runner import Limits
-from hasten.bench.text import TextMaker
+from hasten.bench.text import Count, TextMaker
 from hasten.bench.tokens import LocalCounter, ServerCounter, TokenCounter, WordCounter
 from hasten.bench.trace import Job, jobs_of_trace, read_trace
 from hasten.bench.workload import WorkloadOptions, describe_workload, make_jobs
@@ -84,14 +85,15 @@ def make_plan(url: str, options: BenchOptions) -> Plan:
     if options.trace is not None:
         return _trace_plan(endpoint, client, options)
     counter = make_counter(endpoint, model, options)
-    overhead = counter.prompt_overhead(chat=options.api == "chat")
-    workload = _workload_options(options, overhead or 0)
+    chat = options.api == "chat"
+    whole = counter.count_prompt("one two three", chat=chat) is not None
+    workload = _workload_options(options, partial(_count_whole, counter, chat) if whole else None)
     limits = Limits(_num_requests(options), options.duration_s, _num_warmup(options))
     wanted = limits.max_requests or (int(options.rate * (options.duration_s or 0)) + 1 if options.rate else options.prompts)
     jobs = _take(make_jobs(workload, TextMaker(counter, seed=options.seed)), min(wanted, 100_000) + limits.num_warmup)
     counter.close()
     notes = [f"lengths counted by {counter.name}"]
-    if overhead is None and not isinstance(counter, WordCounter):
+    if not whole and not isinstance(counter, WordCounter):
         notes.append("what the server's template adds to a prompt is not known: prompts are longer by that")
     repeats = limits.max_requests is None
     return Plan(endpoint, client, jobs, limits, counter, describe_workload(workload), _load(options), repeats, notes=notes)
@@ -123,7 +125,14 @@ def _body_params(options: BenchOptions) -> dict[str, Any]:
     return params
 
 
-def _workload_options(options: BenchOptions, overhead_tokens: int) -> WorkloadOptions:
+def _count_whole(counter: TokenCounter, chat: bool, text: str) -> int:
+    count = counter.count_prompt(text, chat=chat)
+    if count is None:
+        raise UsageError(f"{counter.name} stopped answering while prompts were made")
+    return count
+
+
+def _workload_options(options: BenchOptions, count: Count | None) -> WorkloadOptions:
     return WorkloadOptions(
         kind=options.workload,
         input_tokens=parse_lengths(options.input_tokens),
@@ -137,7 +146,7 @@ def _workload_options(options: BenchOptions, overhead_tokens: int) -> WorkloadOp
         documents_per_request=options.documents_per_request,
         turns=parse_lengths(options.turns),
         think_s=options.think_s,
-        overhead_tokens=overhead_tokens,
+        count=count,
     )
 
 

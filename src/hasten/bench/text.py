@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from hasten.bench.tokens import TokenCounter
 from hasten.bench.words import QUESTIONS, WORDS
@@ -12,6 +13,9 @@ _MAX_ROUNDS = 40
 _SENTENCE = 12  # words
 _NEARLY = 4  # tokens: from here on word by word
 _FILLERS = ("a", "of", "in", "to", "is", "it", "on", "and", "the", "I", "we", "so")
+
+
+Count = Callable[[str], int]
 
 
 class TextMaker:
@@ -26,50 +30,33 @@ class TextMaker:
     def rng(self, name: str) -> random.Random:
         return random.Random(f"text:{self._seed}:{name}")
 
-    def exact(self, name: str, num_tokens: int, *, prefix: str = "") -> str:
+    def exact(self, name: str, num_tokens: int, *, prefix: str = "", count: Count | None = None) -> str:
         """`prefix` and then words, `num_tokens` tokens in all.
 
-        Raises: UsageError when the prefix alone is longer, or the length cannot be met.
+        Args:
+            count: how to count a text; None counts the text alone. It may count what a server puts around it, too.
+        Raises: UsageError when prefix and surroundings alone are longer, or the length cannot be met.
         """
+        count = count or self._counter.count
         rng = self.rng(name)
         words: list[str] = []
-        missing = num_tokens - self._counter.count(prefix) if prefix else num_tokens
-        if missing < 0:
-            raise UsageError(f"{num_tokens} tokens are asked for, but the fixed part of the text has {num_tokens - missing}")
+        missing = num_tokens - count(prefix) if prefix else num_tokens
         for _ in range(_MAX_ROUNDS):
-            if missing == 0 and (words or prefix):
+            if missing == 0:
                 return _join(prefix, words)
             if missing < 0:
                 # no word is less than a token, so this goes back at least as far as needed and often further
-                del words[max(0, len(words) + missing) :]
+                keep = max(0 if prefix else 1, len(words) + missing)
+                if keep >= len(words):
+                    have = num_tokens - missing
+                    raise UsageError(f"{num_tokens} tokens are asked for, but the fixed part of the prompt has {have}")
+                del words[keep:]
             elif missing > _NEARLY:
                 words.extend(self._more(rng, len(words), max(1, int(missing / self._tokens_per_word))))
             else:
-                self._fill(words, prefix, missing)
-            missing = num_tokens - self._count(prefix, words)
+                _fill(words, prefix, missing, count)
+            missing = num_tokens - count(_join(prefix, words))
         raise UsageError(f"no text of exactly {num_tokens} tokens was found for {name!r} with {self._counter.name}")
-
-    def _count(self, prefix: str, words: list[str]) -> int:
-        text = _join(prefix, words)
-        return self._counter.count(text) if text else 0
-
-    def _fill(self, words: list[str], prefix: str, missing: int) -> None:
-        """Add short words: all at once where each is a token, else the first that does not go too far.
-
-        Where all go too far, the last word is taken away, to try again from there.
-        """
-        wanted = self._count(prefix, words) + missing
-        words.extend(_FILLERS[:missing])
-        if self._count(prefix, words) == wanted:
-            return
-        del words[-missing:]
-        for filler in _FILLERS:
-            words.append(filler)
-            if self._count(prefix, words) <= wanted:
-                return
-            words.pop()
-        if words:
-            words.pop()
 
     @staticmethod
     def _more(rng: random.Random, have: int, count: int) -> list[str]:
@@ -87,3 +74,20 @@ class TextMaker:
 def _join(prefix: str, words: list[str]) -> str:
     body = " ".join(words)
     return f"{prefix} {body}" if prefix and body else prefix or body
+
+
+def _fill(words: list[str], prefix: str, missing: int, count: Count) -> None:
+    """Add short words: all at once where each is a token, else the first that does not go too far.
+
+    Where all go too far, the last word is replaced by one of them, to try again from there.
+    """
+    before = list(words)
+    words.extend(_FILLERS[:missing])
+    wanted = count(_join(prefix, before)) + missing if before or prefix else missing
+    if count(_join(prefix, words)) == wanted:
+        return
+    for filler in _FILLERS:
+        words[:] = [*before, filler]
+        if count(_join(prefix, words)) <= wanted:
+            return
+    words[:] = [*before[:-1], _FILLERS[0]]

@@ -22,8 +22,8 @@ class TokenCounter(Protocol):
         """Tokens of the bare text, no start token."""
         ...
 
-    def prompt_overhead(self, *, chat: bool) -> int | None:
-        """Tokens a server adds around one user message (chat) or a text prompt; None: not known."""
+    def count_prompt(self, text: str, *, chat: bool) -> int | None:
+        """Tokens of the whole prompt when `text` is the one user message (chat) or the text prompt; None: not known."""
         ...
 
     def close(self) -> None:
@@ -48,8 +48,8 @@ class LocalCounter:
     def count(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def prompt_overhead(self, *, chat: bool) -> int | None:
-        return None if chat else len(self._tokenizer.encode("", add_special_tokens=True).ids)
+    def count_prompt(self, text: str, *, chat: bool) -> int | None:
+        return None if chat else len(self._tokenizer.encode(text, add_special_tokens=True).ids)
 
     def close(self) -> None:
         pass
@@ -109,21 +109,16 @@ class ServerCounter:
             raise UsageError(f"{self.name} stopped answering while prompts were made")
         return count
 
-    def prompt_overhead(self, *, chat: bool) -> int | None:
-        probe = "one two three"
-        bare = self.count(probe)
+    def count_prompt(self, text: str, *, chat: bool) -> int | None:
         if not chat:
-            with_special = self._try(probe, special=True)
-            return None if with_special is None else with_special - bare
-        messages = [{"role": "user", "content": probe}]
+            return self._try(text, special=True)
+        messages = [{"role": "user", "content": text}]
         if self._shape == "hasten":
-            total = _length(self._post("/tokenize", {"model": self._model, "messages": messages}))
-        elif self._shape == "llama-server":
+            return _length(self._post("/tokenize", {"model": self._model, "messages": messages}))
+        if self._shape == "llama-server":
             rendered = self._post("/apply-template", {"messages": messages})
-            total = self._try(rendered["prompt"], special=True) if isinstance(rendered, dict) and "prompt" in rendered else None
-        else:
-            total = None
-        return None if total is None else total - bare
+            return self._try(rendered["prompt"], special=True) if isinstance(rendered, dict) and "prompt" in rendered else None
+        return None
 
 
 class WordCounter:
@@ -134,7 +129,7 @@ class WordCounter:
     def count(self, text: str) -> int:
         return len(text.split())
 
-    def prompt_overhead(self, *, chat: bool) -> int | None:
+    def count_prompt(self, text: str, *, chat: bool) -> int | None:
         return None
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from hasten.bench.lengths import Lengths
-from hasten.bench.text import TextMaker
+from hasten.bench.text import Count, TextMaker
 from hasten.bench.trace import Job, TraceRequest
 from hasten.errors import UsageError
 
@@ -32,7 +32,7 @@ class WorkloadOptions:
     documents_per_request: int = 4
     turns: Lengths | None = None
     think_s: float = 0.0
-    overhead_tokens: int = 0  # what the server's template adds; taken off the text so that the prompt has the asked length
+    count: Count | None = None  # tokens of the whole prompt for a text, template included; None: of the text alone
 
 
 def describe_workload(options: WorkloadOptions) -> str:
@@ -82,7 +82,7 @@ def _request(options: WorkloadOptions, name: str, rng: random.Random, content: s
 def _plain(options: WorkloadOptions, maker: TextMaker) -> Any:
     def make(index: int, rng: random.Random) -> Job:
         total = options.input_tokens.draw(rng)
-        text = maker.exact(f"plain:{index}", max(1, total - options.overhead_tokens))
+        text = maker.exact(f"plain:{index}", total, count=options.count)
         return Job([_request(options, f"plain-{index}", rng, text, total)])
 
     return make
@@ -95,7 +95,7 @@ def _prefix(options: WorkloadOptions, maker: TextMaker) -> Any:
     def make(index: int, rng: random.Random) -> Job:
         total = options.prefix_tokens + options.input_tokens.draw(rng)
         start = prefixes[rng.randrange(len(prefixes))]
-        text = maker.exact(f"prefixed:{index}", max(options.prefix_tokens, total - options.overhead_tokens), prefix=start)
+        text = maker.exact(f"prefixed:{index}", total, prefix=start, count=options.count)
         return Job([_request(options, f"prefix-{index}", rng, text, total)])
 
     return make
