@@ -172,6 +172,20 @@ void test_rows() {
   }
 }
 
+void test_argmax_ties() {
+  Random random(23);
+  for (int n = 1; n < 70; ++n) {
+    std::vector<float> x(static_cast<size_t>(n));
+    for (float& value : x) value = random.below(5) == 0 ? __builtin_nanf("") : static_cast<float>(random.below(3));
+    int expected = -1;
+    for (int i = 0; i < n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (x[at] == x[at] && (expected < 0 || x[at] > x[static_cast<size_t>(expected)])) expected = i;
+    }
+    for (const auto& [name, table] : all_tables()) check(table->argmax(x.data(), n) == expected, name + " argmax of ties");
+  }
+}
+
 void test_exp_values() {
   for (const auto& [name, table] : all_tables()) {
     for (float x = -87.3f; x < 88.7f; x += 0.0137f) {
@@ -214,6 +228,7 @@ int main() {
   test_matmul_dense();
   test_unpack_row();
   test_rows();
+  test_argmax_ties();
   test_exp_values();
   test_own_math();
   test_attention();
