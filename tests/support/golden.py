@@ -10,6 +10,7 @@ import numpy as np
 from hasten.engine.executor import Executor
 from hasten.engine.reference import ReferenceExecutor
 from hasten.request import SamplingParams, TokenLogprobs
+from hasten.scheduler.plan import StepPlan
 from hasten.weights.checkpoint import Checkpoint
 from tests.support.native_driver import Driver, Track, native
 
@@ -35,6 +36,7 @@ def prompt_logprobs(executor: Executor, prompt: list[int]) -> list[TokenLogprobs
     track = Track(1, tuple(prompt), SamplingParams(temperature=0.0, max_tokens=1, logprobs=NUM_TOP, prompt_logprobs=NUM_TOP), 1)
     Driver(executor).run([track])
     assert track.error is None
+    executor.submit(StepPlan(10**6, finished=(1,))).result()
     return [*track.prompt_logprobs, *track.logprobs]
 
 

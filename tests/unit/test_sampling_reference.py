@@ -46,7 +46,7 @@ def test_temperature_sharpens_and_flattens():
 
 
 def test_ties_go_to_the_lower_id():
-    flat = np.zeros(6, dtype=np.float32)
+    flat = np.zeros(100, dtype=np.float32)
     assert draw(flat, SamplingParams(temperature=0.0), [], []) == 0
     sampling = SamplingParams(top_k=2)
     assert distribution(adjust(flat, sampling, [], []), sampling)[0].tolist() == [0, 1]
