@@ -223,16 +223,19 @@ def test_aiperf_single_and_multi_turn(tmp_path: Path) -> None:
     rows = [
         {"text": "What is it?", "timestamp": 500},
         {"texts": ["Hello", "there"], "timestamp": 900, "session_id": "s1", "output_length": 9},
-        {"session_id": "s2", "turns": [{"text": "one", "timestamp": 1000}, {"text": "two", "timestamp": 3000}]},
+        {"session_id": "s2", "turns": [{"text": "one", "timestamp": 1000}, {"text": "two", "timestamp": 3000}, "three"]},
     ]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     requests = convert(tmp_path / "a.jsonl", "aiperf")
-    assert [request.t for request in requests] == [0.5, 0.9, 1.0, 3.0]
-    assert [request.session for request in requests] == [None, "s1", "s2", "s2"]
+    assert [request.t for request in requests] == [0.5, 0.9, 1.0, 3.0, 3.0]
+    assert [request.session for request in requests] == [None, "s1", "s2", "s2", "s2"]
     assert requests[1].messages == [{"role": "user", "content": "Hello\nthere"}]
     assert requests[3].messages == [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
     write_trace(tmp_path / "t.jsonl", requests)
-    assert len(read_trace(tmp_path / "t.jsonl")) == 4
+    assert len(read_trace(tmp_path / "t.jsonl")) == 5
+    (tmp_path / "n.jsonl").write_text('{"text_input": "x", "timestamp": 3}\n{"text": "y", "output_length": 4}\n')
+    untimed = convert(tmp_path / "n.jsonl", "auto")
+    assert [(request.t, request.max_tokens) for request in untimed] == [(None, None), (None, 4)]
 
 
 @pytest.mark.parametrize(

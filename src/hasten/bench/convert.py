@@ -41,10 +41,21 @@ def convert(path: Path, kind: str, *, seed: int = 0) -> list[TraceRequest]:
         except (KeyError, TypeError, ValueError) as error:
             what = f"field {error} is missing" if isinstance(error, KeyError) else str(error)
             raise BadFile(f"{path}, line {number}, read as {kind}: {what}") from None
+    _settle_times(requests)
+    return requests
+
+
+def _settle_times(requests: list[TraceRequest]) -> None:
+    """Give turns without a timestamp that of their predecessor; a trace whose conversations have none has no times at all."""
+    last_t: dict[str, float] = {}
+    for request in requests:
+        if request.t is None and request.session is not None:
+            request.t = last_t.get(request.session)
+        if request.t is not None and request.session is not None:
+            last_t[request.session] = request.t
     if any(request.t is None for request in requests):
         for request in requests:
             request.t = None
-    return requests
 
 
 def _rows(path: Path) -> list[tuple[int, Row]]:
@@ -86,7 +97,7 @@ def _mooncake(row: Row, number: int, seed: int) -> Iterator[TraceRequest]:
         pieces.append(block_words(f"{seed}:line {number}", rest))
     yield TraceRequest(
         id=f"mooncake-{number}",
-        t=float(row["timestamp"]) / 1e3,
+        t=_seconds(row),
         session=_text(row.get("session_id")),
         messages=[{"role": "user", "content": " ".join(pieces)}],
         max_tokens=max(1, int(row["output_length"])),
@@ -95,9 +106,9 @@ def _mooncake(row: Row, number: int, seed: int) -> Iterator[TraceRequest]:
 
 
 def _aiperf(row: Row, number: int, seed: int) -> Iterator[TraceRequest]:
-    """One turn a line (text or texts, optional timestamp or delay in ms, session_id), or `turns` with the same fields.
+    """One turn a line (text, texts, text_input, messages or input_length; timestamp in ms, session_id), or `turns` of them.
 
-    Turns without a timestamp follow their predecessor; so does the whole trace then.
+    A turn without a timestamp follows its predecessor at once; `delay` is not kept, as our traces have absolute times.
     """
     session = _text(row.get("session_id") or row.get("conversation_id"))
     turns = row.get("turns")
@@ -119,21 +130,25 @@ def _aiperf_turn(
     if row.get("messages") is not None:
         messages = list(row["messages"])
     else:
-        texts = row.get("texts") or ([row["text"]] if row.get("text") is not None else None)
+        text = row.get("text", row.get("text_input"))
+        texts = row.get("texts") or ([text] if text is not None else None)
         if texts is None:
             texts = [block_words(f"{seed}:{name}", int(row["input_length"]))]
         parts = [text if isinstance(text, str) else " ".join(text.get("contents", [])) for text in texts]
         messages = [*history, {"role": row.get("role", "user"), "content": "\n".join(parts)}]
     length = row.get("output_length") or row.get("max_tokens")
-    timestamp = row.get("timestamp")
     return TraceRequest(
         id=name,
-        t=None if timestamp is None else float(timestamp) / 1e3,
+        t=_seconds(row),
         session=session,
         messages=messages,
         max_tokens=None if length is None else int(length),
         output_tokens=None if row.get("output_length") is None else int(row["output_length"]),
     )
+
+
+def _seconds(row: Row) -> float | None:
+    return None if row.get("timestamp") is None else float(row["timestamp"]) / 1e3
 
 
 def _text(value: Any) -> str | None:

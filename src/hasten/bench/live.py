@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,7 @@ from hasten.bench.runner import LoadRun
 from hasten.bench.session import elapsed_s
 
 _RECENT = 200  # requests the moving figures are made of
+_REDRAW_S = 0.2
 
 
 class LiveTable:
@@ -24,6 +26,7 @@ class LiveTable:
 
     def __init__(self, title: str) -> None:
         self._title = title
+        self._drawn_s = time.monotonic()
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
@@ -35,6 +38,13 @@ class LiveTable:
 
     def __call__(self, run: LoadRun, monitor: Monitor) -> None:
         self._live.update(self.table(run, monitor), refresh=True)
+
+    def making(self, done: int, total: int) -> None:
+        """Prompts are being made: counting their tokens may take a while."""
+        now_s = time.monotonic()
+        if now_s - self._drawn_s > _REDRAW_S:
+            self._drawn_s = now_s
+            self._live.update(f"{self._title} · making prompts: {done} of {total}", refresh=True)
 
     def table(self, run: LoadRun, monitor: Monitor) -> Table:
         """The figures of the last requests, and how the client does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from hasten.bench.workload import WorkloadOptions, describe_workload, make_jobs
 from hasten.errors import UsageError
 
 DEFAULT_REQUESTS = 100
+Progress = Callable[[int, int], None]  # done, total
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ def _headers(options: BenchOptions) -> dict[str, str]:
     return headers | ({"Authorization": f"Bearer {options.api_key}"} if options.api_key else {})
 
 
-def make_plan(url: str, options: BenchOptions) -> Plan:
+def make_plan(url: str, options: BenchOptions, progress: Progress = lambda done, total: None) -> Plan:
     """Find the model, count tokens, make or read the prompts. Raises UsageError, BadFile."""
     options.check()
     endpoint = parse_endpoint(url)
@@ -77,7 +78,7 @@ def make_plan(url: str, options: BenchOptions) -> Plan:
         api_key=options.api_key,
         timeout_s=options.timeout_s,
         include_usage=options.usage == "on",
-        keep_text=options.workload == "chat" or options.usage == "off",
+        keep_text=True,
         documents_field=options.documents_field,
         params=_body_params(options),
         headers=tuple((name, value) for name, value in _headers(options).items() if name != "Authorization"),
@@ -90,7 +91,7 @@ def make_plan(url: str, options: BenchOptions) -> Plan:
     workload = _workload_options(options, partial(_count_whole, counter, chat) if whole else None)
     limits = Limits(_num_requests(options), options.duration_s, _num_warmup(options))
     wanted = limits.max_requests or (int(options.rate * (options.duration_s or 0)) + 1 if options.rate else options.prompts)
-    jobs = _take(make_jobs(workload, TextMaker(counter, seed=options.seed)), min(wanted, 100_000) + limits.num_warmup)
+    jobs = _take(make_jobs(workload, TextMaker(counter, seed=options.seed)), min(wanted, 100_000) + limits.num_warmup, progress)
     counter.close()
     notes = [f"lengths counted by {counter.name}"]
     if not whole and not isinstance(counter, WordCounter):
@@ -170,13 +171,14 @@ def _load(options: BenchOptions) -> dict[str, Any]:
     return {"kind": "open loop", "value": options.rate, "arrivals": options.arrivals, "text": text}
 
 
-def _take(jobs: Iterator[Job], num_requests: int) -> list[Job]:
+def _take(jobs: Iterator[Job], num_requests: int, progress: Progress) -> list[Job]:
     """Jobs that hold at least so many requests."""
     taken, count = [], 0
     while count < num_requests:
         job = next(jobs)
         taken.append(job)
         count += len(job.turns)
+        progress(min(count, num_requests), num_requests)
     return taken
 
 

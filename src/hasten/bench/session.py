@@ -21,7 +21,7 @@ from hasten.bench.client import BenchClient
 from hasten.bench.cost import token_cost
 from hasten.bench.metrics import Targets, Window, summarize
 from hasten.bench.options import BenchOptions
-from hasten.bench.plan import Plan, base_url, make_plan
+from hasten.bench.plan import Plan, Progress, base_url, make_plan
 from hasten.bench.record import RequestRecord
 from hasten.bench.result import FORMAT
 from hasten.bench.runner import LoadRun, Runner
@@ -102,9 +102,11 @@ class Outcome:
         return 1 if self.result["audit"].get("saturated") or not self.result["requests"]["ok"] else 0
 
 
-def run_bench(url: str, options: BenchOptions, watcher: Watcher | None = None, plan: Plan | None = None) -> Outcome:
-    """One load, measured. `plan` saves making the prompts again. Raises UsageError, BadFile."""
-    plan = plan or make_plan(url, options)
+def run_bench(
+    url: str, options: BenchOptions, watcher: Watcher | None = None, progress: Progress = lambda done, total: None
+) -> Outcome:
+    """One load, measured. `progress` is told how many prompts are made. Raises UsageError, BadFile."""
+    plan = make_plan(url, options, progress)
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     run, monitor = run_loop(drive(plan, options, watcher))
     _count_missing(run.records, plan)
@@ -153,13 +155,14 @@ def _notes(run: LoadRun, plan: Plan) -> list[str]:
 
 
 def _count_missing(records: Sequence[RequestRecord], plan: Plan) -> None:
-    """Answers without usage are counted by our tokenizer, where there is one that counts tokens."""
-    if plan.counter is None or isinstance(plan.counter, WordCounter):
-        return
+    """Count answers without usage, where there is a tokenizer; then forget the texts: raw files hold no answers."""
+    counter = None if isinstance(plan.counter, WordCounter) else plan.counter
     for record in records:
-        if record.ok and record.completion_tokens is None and record.text:
-            record.counted_tokens = plan.counter.count(record.text)
-    plan.counter.close()
+        if counter is not None and record.ok and record.completion_tokens is None and record.text:
+            record.counted_tokens = counter.count(record.text)
+        record.text = None
+    if counter is not None:
+        counter.close()
 
 
 def elapsed_s(run: LoadRun) -> float:

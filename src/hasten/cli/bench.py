@@ -20,7 +20,7 @@ from hasten.errors import UsageError
 
 if TYPE_CHECKING:
     from hasten.bench.compare import Change
-    from hasten.bench.session import Outcome, Watcher
+    from hasten.bench.session import Outcome
     from hasten.report import Report
 
     LoadOptions = BenchOptions
@@ -68,10 +68,12 @@ def load(
     if values.api_key is None and os.environ.get("OPENAI_API_KEY"):
         values = dataclasses.replace(values, api_key=os.environ["OPENAI_API_KEY"])
     _check_paths(output, raw, csv, report)
+    if values.sweep != "off" and raw is not None:
+        raise UsageError("--raw holds one load, and a sweep has many: leave out one of them")
     if values.sweep != "off":
         return _sweep(url, values, output, csv, report, as_json)
-    with _live(f"bench {url}", as_json) as watcher:
-        outcome = run_bench(url, values, watcher)
+    with _live(f"bench {url}", as_json) as shown:
+        outcome = run_bench(url, values, *shown)
     if raw is not None:
         from hasten.bench.record import write_raw
 
@@ -177,14 +179,14 @@ def _check_paths(*paths: Path | None) -> None:
 
 @contextlib.contextmanager
 def _live(title: str, as_json: bool) -> Any:
-    """A live table on a terminal, nothing elsewhere."""
+    """A live table on a terminal, nothing elsewhere: watcher and progress of `run_bench`."""
     if as_json or not os.isatty(2) or os.environ.get("TERM") == "dumb":
-        yield None
+        yield ()
         return
     from hasten.bench.live import LiveTable
 
     with LiveTable(title) as table:
-        yield table
+        yield table, table.making
 
 
 def _sweep(url: str, values: BenchOptions, output: Path | None, csv: Path | None, report: Path | None, as_json: bool) -> int:
@@ -199,9 +201,8 @@ def _sweep(url: str, values: BenchOptions, output: Path | None, csv: Path | None
         note(f"{step.value:g}: {throughput['output_tokens_per_s']:,.0f} tokens/s, {first}{stop}")
 
     def measure(load: BenchOptions) -> Outcome:
-        with _live(f"sweep {url}", as_json) as watcher:
-            watch: Watcher | None = watcher
-            return run_bench(url, load, watch)
+        with _live(f"sweep {url}", as_json) as shown:
+            return run_bench(url, load, *shown)
 
     result, _ = run_sweep(values, measure, said)
     _write(result, output, csv, report)
