@@ -153,3 +153,46 @@ def test_ctrl_c_gives_the_report_so_far(tmp_path: Path) -> None:
     assert result["requests"]["ok"] >= 10
     assert result["requests"]["interrupted"] <= 2
     assert result["requests"]["errors"] == 0
+
+
+def test_a_terminal_gets_a_live_table_and_a_pipe_does_not(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with FakeServer(tokens=4, first_ms=20, gap_ms=5) as server:
+        command = [
+            sys.executable,
+            "-m",
+            "hasten.cli",
+            "bench",
+            server.url,
+            "--rate",
+            "20",
+            "--duration-s",
+            "2.5",
+            "--warmup",
+            "0",
+        ]
+        options = ["--input-tokens", "8", "--approximate-lengths"]
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+        bench = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
+        os.close(theirs)
+        out, _ = bench.communicate(timeout=60)
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other side is closed and everything is read
+            break
+        if not piece:
+            break
+        drawn += piece
+    os.close(ours)
+    assert bench.returncode == 0
+    assert b"in flight" in drawn
+    assert "in flight" not in out
+    assert out.startswith("hasten bench\n")
+    assert "\x1b" not in out
+
+
+def test_a_sweep_has_no_raw_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "http://127.0.0.1:1", "--sweep", "rate", "--raw", "x.jsonl"]) == 2
+    assert "--raw" in capsys.readouterr().err
