@@ -52,7 +52,17 @@ def test_quantize_gives_the_bytes_of_the_gguf_package(name):
     assert FORMATS[name].quantize(weights).tobytes() == gguf.quants.quantize(weights, _GGML[name]).tobytes()
 
 
-@pytest.mark.parametrize(("name", "step"), [("f32", 0), ("f16", 2**-11), ("bf16", 2**-8), ("q8_0", 1 / 120), ("q4_0", 1 / 7), ("q4_1", 1 / 14)])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("f32", 0),
+        ("f16", 2**-11),
+        ("bf16", 2**-8),
+        ("q8_0", 1 / 120),
+        ("q4_0", 1 / 7),
+        ("q4_1", 1 / 14),
+    ],
+)
 def test_round_trip_is_within_one_step(name, step):
     """A step is the distance of two codes, as a share of the block's largest magnitude (for q4_1: of its range)."""
     weights = _weights(6, 96)
