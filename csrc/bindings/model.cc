@@ -155,8 +155,8 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> kv_bytes(nb::handle_t<Model> self) 
   return {kv.data(), {kv.size()}, self};
 }
 
-nb::dict phase_seconds(Model& model) {
-  nb::dict out;
+nb::typed<nb::dict, nb::str, double> phase_seconds(Model& model) {
+  nb::typed<nb::dict, nb::str, double> out;
   for (size_t i = 0; i < kPhaseNames.size(); ++i) out[kPhaseNames[i]] = model.phase_times().seconds[i];
   return out;
 }
