@@ -150,3 +150,30 @@ def test_every_model_type_has_a_module_and_unknown_names_list_them():
         assert Path(architecture(name).__file__).stem == name
     with pytest.raises(Unsupported, match=r"'mamba' is not known, hasten has: llama"):
         architecture("mamba")
+
+
+@pytest.mark.parametrize(
+    ("pre", "said", "expected"),
+    [
+        ("smollm", None, False),
+        ("llama-bpe", None, True),
+        ("tekken", None, True),
+        ("llama-bpe", False, False),
+        ("smollm", True, True),
+    ],
+)
+def test_bos_is_added_as_the_file_says_or_its_kind_expects(tmp_path, pre, said, expected):
+    overrides = {"tokenizer.ggml.add_bos_token": said}
+    tokenizer = open_checkpoint(write_toy_gguf(tmp_path / "toy.gguf", pre=pre, overrides=overrides)).tokenizer
+    assert tokenizer.add_bos is expected
+
+
+def test_fr_048_end_tokens_that_no_key_names_are_known_by_their_text(tmp_path):
+    overrides = {"tokenizer.ggml.eos_token_id": 0, "tokenizer.ggml.eot_token_id": None}
+    tokenizer = open_checkpoint(write_toy_gguf(tmp_path / "toy.gguf", overrides=overrides)).tokenizer
+    assert tokenizer.tokens[2] == "<|im_end|>"
+    assert tokenizer.eos_token_ids == (0, 2)
+    tokens, types, merges = toy_tokens()
+    types[2] = 1  # the same text as an ordinary token ends nothing
+    path = write_toy_gguf(tmp_path / "plain.gguf", overrides=overrides, tokens=(tokens, types, merges))
+    assert open_checkpoint(path).tokenizer.eos_token_ids == (0,)

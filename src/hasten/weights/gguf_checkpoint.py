@@ -23,6 +23,13 @@ from hasten.weights.gguf_cursor import StringArray, Value
 ROPE_FREQS = "rope_freqs.weight"
 _SPLIT_NAME = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 _TOKENIZER = "tokenizer.ggml."
+_CONTROL = 3  # tokenizer.ggml.token_type
+# Files of these pre-tokenizers were written without tokenizer.ggml.add_bos_token for months; their models expect a BOS.
+_BOS_UNLESS_SAID = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
+# Many files name only one of their model's end tokens (older Llama 3 files: not the one that ends a turn).
+_END_TOKENS = frozenset(
+    {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "</s>"}
+)
 _NUM_TOKEN_TYPES = 6
 
 
@@ -214,21 +221,28 @@ def _token_id(metadata: GgufMetadata, name: str, num_tokens: int) -> int | None:
     return token_id
 
 
+def _end_token_ids(metadata: GgufMetadata, tokens: tuple[str, ...], token_types: list[int]) -> tuple[int, ...]:
+    """Every end token: those the keys name, then control tokens known by their text."""
+    named = [_token_id(metadata, name, len(tokens)) for name in ("eos", "eot", "eom")]
+    known = [i for i, kind in enumerate(token_types) if kind == _CONTROL and tokens[i] in _END_TOKENS]
+    return tuple(dict.fromkeys(token_id for token_id in (*named, *known) if token_id is not None))
+
+
 def _read_tokenizer(metadata: GgufMetadata) -> TokenizerData:
     tokens = metadata.strings(f"{_TOKENIZER}tokens")
     types = metadata.array(f"{_TOKENIZER}token_type", "int32", len(tokens))
     token_types = [1] * len(tokens) if types is None else [int(value) for value in types.tolist()]
-    ends = (_token_id(metadata, name, len(tokens)) for name in ("eos", "eot", "eom"))
+    pre = metadata.text(f"{_TOKENIZER}pre", "default")
     template = "tokenizer.chat_template"
     return TokenizerData(
         kind=metadata.text(f"{_TOKENIZER}model"),
-        pre=metadata.text(f"{_TOKENIZER}pre", "default"),
+        pre=pre,
         tokens=tokens,
         token_types=tuple(token_types),
         merges=metadata.strings(f"{_TOKENIZER}merges", optional=True),
         bos_token_id=_token_id(metadata, "bos", len(tokens)),
-        eos_token_ids=tuple(dict.fromkeys(token_id for token_id in ends if token_id is not None)),
-        add_bos=metadata.flag(f"{_TOKENIZER}add_bos_token", False),
+        eos_token_ids=_end_token_ids(metadata, tokens, token_types),
+        add_bos=metadata.flag(f"{_TOKENIZER}add_bos_token", pre in _BOS_UNLESS_SAID),
         add_space_prefix=metadata.flag(f"{_TOKENIZER}add_space_prefix", False),
         chat_template=metadata.text(template) if template in metadata else None,
     )
