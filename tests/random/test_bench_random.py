@@ -31,7 +31,7 @@ def _naive(text: str) -> list[bytes]:
     return events
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(_EVENT, max_size=6), st.lists(st.integers(1, 40), max_size=30))
 def test_events_do_not_depend_on_the_pieces(events: list[tuple[str, list[str]]], sizes: list[int]) -> None:
     text = "".join(end.join(lines) + end + end for end, lines in events)
@@ -44,7 +44,7 @@ def test_events_do_not_depend_on_the_pieces(events: list[tuple[str, list[str]]],
     assert got == _naive(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 50_000_000), st.integers(1, 30)), min_size=1, max_size=20),
     st.integers(0, 100),

@@ -63,8 +63,8 @@ def _measure(path: Path, **scenario: Any) -> str:
 
 
 def test_compare_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a = _measure(tmp_path / "a.json", tokens=4, first_ms=60, gap_ms=4)
-    slow = _measure(tmp_path / "slow.json", tokens=4, first_ms=120, gap_ms=4)
+    a = _measure(tmp_path / "a.json", tokens=2, first_ms=30, gap_ms=4)
+    slow = _measure(tmp_path / "slow.json", tokens=2, first_ms=60, gap_ms=4)
     capsys.readouterr()
     assert run(["bench", "compare", a, slow, "--fail-if-worse", "ttft_p50:10%"]) == 3
     assert "worse" in capsys.readouterr().out

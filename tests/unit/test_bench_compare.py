@@ -52,7 +52,7 @@ def _asked_size(gate: str, sigma: float) -> int:
         count = change.needed
 
 
-@pytest.mark.parametrize(("gate", "sigma"), [("ttft_p50:5%", 0.3), ("ttft_p99:5%", 0.05), ("e2e_mean:2%", 0.1)])
+@pytest.mark.parametrize(("gate", "sigma"), [("ttft_p50:5%", 0.15), ("ttft_p99:5%", 0.05), ("e2e_mean:2%", 0.1)])
 def test_the_gate_at_the_size_it_asks_for(gate: str, sigma: float) -> None:
     count = _asked_size(gate, sigma)
     factor = 1 + parse_gate(gate).threshold

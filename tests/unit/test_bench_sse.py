@@ -22,6 +22,7 @@ from hasten.bench.sse import SseParser
         (b"data: a\r\n\r\ndata: b\r\n\r\n", [b"a", b"b"]),
         (b"data: a\r\rdata: b\r\r", [b"a", b"b"]),
         (b"data: a\ndata: b\n\n", [b"a\nb"]),
+        (b"data: a\r\ndata: b\r\n\r\n", [b"a\nb"]),
         (b": ping\n\n", []),
         (b": ping\n\ndata: a\n\n", [b"a"]),
         (b"event: error\nid: 7\ndata: a\n\n", [b"a"]),
