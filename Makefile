@@ -79,8 +79,8 @@ check-stub: $(VENV)/.built ## the committed _kernels.pyi is what the build makes
 	  diff -u src/hasten/_kernels.pyi "$$made" || { echo "run: cp $$made src/hasten/_kernels.pyi"; exit 1; }
 
 $(VENV)/.oracles: pyproject.toml $(VENV)/.checkers
-	@echo "installing torch and transformers"
-	$(BIN)/python scripts/requirements.py build runtime demo test lint oracle > $(VENV)/requirements-oracle.txt
+	@echo "installing torch, transformers and playwright"
+	$(BIN)/python scripts/requirements.py build runtime demo test lint oracle browser > $(VENV)/requirements-oracle.txt
 	$(PIP) install -r $(VENV)/requirements-oracle.txt
 	touch $@
 

@@ -35,11 +35,6 @@ class BlockPool:
     def num_free(self) -> int:
         return len(self._free)
 
-    @property
-    def num_token_slots(self) -> int:
-        """Tokens that the whole pool holds."""
-        return self.num_blocks * self.block_size
-
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -42,8 +42,6 @@ class ModelSpec:
     norm_eps: float
     rope: RopeSpec
     tied_head: bool
-    # Weight names of ours, in the order they are read: see models/<model_type>.py
-    extra: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.num_q_heads % self.num_kv_heads:

@@ -14,7 +14,6 @@ Float32 = npt.NDArray[np.float32]
 Range = tuple[int, int]  # [begin, end)
 
 PANEL = 16  # outputs in a panel
-GROUP = 32  # weights under one scale
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,6 @@ _CHAR_TO_BYTE = {ord(char): byte for byte, char in enumerate(BYTE_TO_CHAR)}
 _ALPHABET = frozenset(BYTE_TO_CHAR)
 
 
-def to_chars(data: bytes) -> str:
-    """Bytes as the vocabulary writes them."""
-    return data.decode("latin-1").translate(dict(enumerate(BYTE_TO_CHAR)))
-
-
 def to_bytes(token: str) -> bytes:
     """Bytes of a vocabulary entry. An entry with a character outside the alphabet is plain text: its UTF-8 bytes."""
     if not _ALPHABET.issuperset(token):

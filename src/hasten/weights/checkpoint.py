@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,6 @@ class TokenizerData:
     add_bos: bool
     add_space_prefix: bool
     chat_template: str | None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Checkpoint(Protocol):
