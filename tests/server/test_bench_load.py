@@ -251,6 +251,17 @@ def test_prompts_have_the_asked_length_with_the_servers_tokenizer(shape: str, ap
     assert (tokens["prompts_checked"], tokens["prompts_off_length"]) == (5, off)
 
 
+def test_a_spread_below_the_template_is_raised_to_it_and_a_fixed_length_is_refused() -> None:
+    from hasten.errors import UsageError
+
+    with FakeServer(tokens=1, first_ms=1) as server:
+        outcome = _run(server.url, requests=5, input_tokens="uniform:1:3", approximate_lengths=False)
+        with pytest.raises(UsageError, match="3 tokens are asked for, but the fixed part of the prompt has 6"):
+            _run(server.url, requests=1, input_tokens="3", approximate_lengths=False)
+    assert {record.prompt_tokens for record in outcome.records} == {6}  # one word in a template of five
+    assert "at least 6" in outcome.result["workload"]
+
+
 def test_a_server_without_tokenizer_is_said() -> None:
     from hasten.errors import UsageError
 

@@ -86,15 +86,26 @@ def make_plan(url: str, options: BenchOptions, progress: Progress = lambda done,
     if options.trace is not None:
         return _trace_plan(endpoint, client, options)
     counter = make_counter(endpoint, model, options)
+    try:
+        return _made_up_plan(endpoint, client, counter, options, progress)
+    finally:
+        counter.close()
+
+
+def _made_up_plan(
+    endpoint: Endpoint, client: ClientOptions, counter: TokenCounter, options: BenchOptions, progress: Progress
+) -> Plan:
+    """Make the prompts."""
     chat = options.api == "chat"
-    whole = counter.count_prompt("one two three", chat=chat) is not None
-    workload = _workload_options(options, partial(_count_whole, counter, chat) if whole else None)
+    shortest = counter.count_prompt("a", chat=chat)
+    count = partial(_count_whole, counter, chat) if shortest is not None else None
+    workload = _workload_options(options, count, shortest or 1)
     limits = Limits(_num_requests(options), options.duration_s, _num_warmup(options))
     wanted = limits.max_requests or (int(options.rate * (options.duration_s or 0)) + 1 if options.rate else options.prompts)
-    jobs = _take(make_jobs(workload, TextMaker(counter, seed=options.seed)), min(wanted, 100_000) + limits.num_warmup, progress)
-    counter.close()
+    made = make_jobs(workload, TextMaker(counter, seed=options.seed))
+    jobs = _take(made, min(wanted, 100_000) + limits.num_warmup, progress)
     notes = [f"lengths counted by {counter.name}"]
-    if not whole and not isinstance(counter, WordCounter):
+    if count is None and not isinstance(counter, WordCounter):
         notes.append("what the server's template adds to a prompt is not known: prompts are longer by that")
     repeats = limits.max_requests is None
     return Plan(endpoint, client, jobs, limits, counter, describe_workload(workload), _load(options), repeats, notes=notes)
@@ -133,7 +144,7 @@ def _count_whole(counter: TokenCounter, chat: bool, text: str) -> int:
     return count
 
 
-def _workload_options(options: BenchOptions, count: Count | None) -> WorkloadOptions:
+def _workload_options(options: BenchOptions, count: Count | None, shortest: int) -> WorkloadOptions:
     return WorkloadOptions(
         kind=options.workload,
         input_tokens=parse_lengths(options.input_tokens),
@@ -148,6 +159,7 @@ def _workload_options(options: BenchOptions, count: Count | None) -> WorkloadOpt
         turns=parse_lengths(options.turns),
         think_s=options.think_s,
         count=count,
+        shortest=shortest,
     )
 
 

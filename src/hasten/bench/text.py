@@ -47,10 +47,13 @@ class TextMaker:
             if missing < 0:
                 # no word is less than a token, so this goes back at least as far as needed and often further
                 keep = max(0 if prefix else 1, len(words) + missing)
-                if keep >= len(words):
+                if keep >= len(words) and words and words != [_FILLERS[0]]:
+                    words[:] = [_FILLERS[0]]  # the one word that is left may be two tokens
+                elif keep >= len(words):
                     have = num_tokens - missing
                     raise UsageError(f"{num_tokens} tokens are asked for, but the fixed part of the prompt has {have}")
-                del words[keep:]
+                else:
+                    del words[keep:]
             elif missing > _NEARLY:
                 words.extend(self._more(rng, len(words), max(1, int(missing / self._tokens_per_word))))
             else:

@@ -33,11 +33,14 @@ class WorkloadOptions:
     turns: Lengths | None = None
     think_s: float = 0.0
     count: Count | None = None  # tokens of the whole prompt for a text, template included; None: of the text alone
+    shortest: int = 1  # tokens of the shortest whole prompt; shorter draws of a spread are made that long
 
 
 def describe_workload(options: WorkloadOptions) -> str:
     """One line for the report."""
-    base = f"{options.kind}: input {options.input_tokens.text}, output {options.output_tokens.text} tokens, seed {options.seed}"
+    least = f" (at least {options.shortest}: the template)" if options.shortest > 1 and options.kind == "plain" else ""
+    lengths = f"input {options.input_tokens.text}{least}, output {options.output_tokens.text} tokens"
+    base = f"{options.kind}: {lengths}, seed {options.seed}"
     match options.kind:
         case "prefix":
             return f"{base}; {options.num_prefixes} shared prefixes of {options.prefix_tokens} tokens"
@@ -82,6 +85,8 @@ def _request(options: WorkloadOptions, name: str, rng: random.Random, content: s
 def _plain(options: WorkloadOptions, maker: TextMaker) -> Any:
     def make(index: int, rng: random.Random) -> Job:
         total = options.input_tokens.draw(rng)
+        if options.input_tokens.kind != "fixed":
+            total = max(total, options.shortest)
         text = maker.exact(f"plain:{index}", total, count=options.count)
         return Job([_request(options, f"plain-{index}", rng, text, total)])
 

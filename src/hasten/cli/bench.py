@@ -64,9 +64,7 @@ def load(
     """
     from hasten.bench.session import run_bench
 
-    values = BenchOptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)})
-    if values.api_key is None and os.environ.get("OPENAI_API_KEY"):
-        values = dataclasses.replace(values, api_key=os.environ["OPENAI_API_KEY"])
+    values = _values(options)
     _check_paths(output, raw, csv, report)
     if values.sweep != "off" and raw is not None:
         raise UsageError("--raw holds one load, and a sweep has many: leave out one of them")
@@ -112,9 +110,8 @@ def compare(
         if reason is not None:
             note(f"hasten: {path} cannot be compared: {reason}")
             return EXIT_FAILED
-    if gates:
-        changes = [test(*results, gate) for gate in gates]
-    else:
+    changes = [test(*results, gate) for gate in gates]
+    if not gates:
         changes = [test(*results, None, name) for name in _USUAL if _has(results, name)]
     made = compare_report(changes, str(a), str(b))
     if report is not None:
@@ -168,6 +165,13 @@ def metrics(raw: Path, /, *, output: _Path = None, csv: _Path = None, report: _P
     _write(result, output, csv, report)
     _show(result, as_json)
     return 0
+
+
+def _values(options: BenchOptions) -> BenchOptions:
+    values = BenchOptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)})
+    if values.api_key is None and os.environ.get("OPENAI_API_KEY"):
+        return dataclasses.replace(values, api_key=os.environ["OPENAI_API_KEY"])
+    return values
 
 
 def _check_paths(*paths: Path | None) -> None:
