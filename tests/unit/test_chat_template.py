@@ -139,11 +139,16 @@ def test_the_dialect_of_hugging_face() -> None:
         ("{{ raise_exception.__globals__.x }}", "unsafe"),
         ("{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}", "calls itself too deeply"),
         ("{{ " + "(" * 2000 + "1" + ")" * 2000 + " }}", "nested too deeply"),
-        ("x" * (1 << 20) + "y", "limit is 1048576"),
+        ("x" * (1 << 17) + "y", "limit is 131072"),
     ],
 )
 def test_failures_say_what_the_template_said(template: str, words: str) -> None:
     assert words in refusal(template)
+
+
+S = "{% set s = messages[0].content %}"
+NS = "{% set ns = namespace(x=messages[0].content) %}"
+LONG = {"role": "user", "content": "ab\t\n " * 380}  # rendered on the event loop
 
 
 @pytest.mark.parametrize(
@@ -152,6 +157,36 @@ def test_failures_say_what_the_template_said(template: str, words: str) -> None:
         ("{% for i in range(10**9) %}{% endfor %}", "does not end"),
         ("{% for i in range(1000) %}{% for j in range(1000) %}{% endfor %}{% endfor %}", "does not end"),
         ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(40) }}", "does not end"),
+        (S + "{% for a in s %}{% for b in s %}{% for c in s %}{% endfor %}{% endfor %}{% endfor %}", "does not end"),
+        (S + "{% for a in s | list %}{% for b in s.split() %}{% for c in s %}{% endfor %}{% endfor %}{% endfor %}", "does not"),
+        (
+            S + "{% for a in s if a != 'q' %}{% for b in s if loop is defined %}{{ loop.length }}{% endfor %}{% endfor %}",
+            "not end",
+        ),
+        (S + "{% for a in [s] recursive %}{{ loop([s, s]) if loop.depth < 40 }}{% endfor %}", "does not end"),
+        (
+            S + "{% for a in s %}{{ s | map('upper') | map('lower') | select('in', s) | list | length }}{% endfor %}",
+            "does not end",
+        ),
+        (S + "{% for a in s %}{{ s | list | sort | unique | join | length }}{% endfor %}", "does not end"),
+        (S + "{% for a in s %}{% for b in s %}{% if s[::-1] == s %}{% endif %}{% endfor %}{% endfor %}", "does not end"),
+        (NS + "{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}", "does not end"),
+        (NS + "{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "does not end"),
+        (NS + "{% for i in range(60) %}{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}", "does not end"),
+        (NS + "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}", "does not end"),
+        (NS + "{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}", "does not end"),
+        (NS + "{% for i in range(60) %}{% set ns.x = namespace(a=ns.x, b=ns.x) %}{% endfor %}{{ ns.x }}", "does not end"),
+        (NS + "{% set ns.x = 7 %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}", "a product"),
+        (S + "{{ s.replace('', s).replace('', s) }}", "out of less"),
+        (S + "{{ (s | replace('a', s)) | replace('a', s) }}", "out of less"),
+        (S + "{{ s.join(s) }}", "out of less"),
+        (S + "{{ s | join(s) }}", "out of less"),
+        (S + "{{ s.expandtabs(1000000) }}", "out of less"),
+        (S + "{{ s | indent(1000000) }}", "out of less"),
+        ("{{ '{:1000000000}'.format(1) }}", "too wide"),
+        ("{{ '{:{}}'.format(1, 1000000) }}", "too wide"),
+        (S + "{{ ('%s' * 1000) % (([s] * 1000) | list) }}", "does not end"),
+        ("{% macro f() %}{% for i in range(90000) %}" + "x" * 100_000 + "{% endfor %}{% endmacro %}{{ f() }}", "does not end"),
         ("{% for i in range(99) %}{{ 'x' * 100000 }}{% endfor %}", "output is longer than"),
         ("{{ 'ab' * 10**9 }}", "repetition"),
         ("{{ 10**9 * [1] }}", "repetition"),
@@ -163,9 +198,55 @@ def test_failures_say_what_the_template_said(template: str, words: str) -> None:
     ],
 )
 def test_a_runaway_template_is_stopped(template: str, words: str) -> None:
-    start = time.thread_time()
-    assert words in refusal(template)
-    assert time.thread_time() - start < 5
+    templates = ChatTemplates(template)
+    spent_s = []
+    for _ in range(3):  # the best of three: the machine may be busy
+        templates._compile(template)  # is not part of a rendering
+        start_s = time.thread_time()
+        with pytest.raises(TemplateError) as caught:
+            templates.render([LONG])
+        spent_s.append(time.thread_time() - start_s)
+        assert words in str(caught.value)
+    assert min(spent_s) < 0.1
+
+
+def test_no_variable_of_a_template_is_the_budget() -> None:
+    for name in ("hasten_budget", "range", "hasten_loop", "environment"):
+        assert "does not end" in refusal(f"{{% set {name} = 1 %}}{{% for a in 'x' * 9999 %}}{{% for b in 'x' * 9999 %}}"
+                                         "{% endfor %}{% endfor %}")  # fmt: skip
+
+
+def test_charges_do_not_change_what_a_template_says() -> None:
+    assert render("{% for c in 'abc' %}{{ loop.index }}/{{ loop.length }}{{ c }}{{ ',' if not loop.last }}{% endfor %}") == (
+        "1/3a,2/3b,3/3c"
+    )
+    assert render("{% for c in 'abc' if c != 'b' %}{{ loop.length }}{{ c }}{% else %}none{% endfor %}") == "2a2c"
+    assert render("{% for c in nothing %}x{% else %}none{% endfor %}") == "none"
+    assert render("{% for k, v in {'a': [1, 2]}.items() %}{{ k }}{{ v }}{{ v ~ k }}{{ v == [1, 2] }}{% endfor %}") == (
+        "a[1, 2][1, 2]aTrue"
+    )
+    tree = "{% for n in [[[], []]] recursive %}({{ loop(n) }}){% endfor %}"
+    assert render(tree) == "(()())"
+    assert render("{% set x | upper %}a{{ 1 }}{% endset %}{{ x }}{{ '%s-%03d' % ('a', 7) }}{{ '{}:{:>3}'.format(1, 2) }}") == (
+        "A1a-0071:  2"
+    )
+    assert render("{% macro f(a) %}<{{ a }}{{ caller() if caller }}>{% endmacro %}{{ f(1) }}{% call f(2) %}!{% endcall %}") == (
+        "<1><2!>"
+    )
+    assert render(
+        "{{ [3, 1] | sort | join('-') }}{{ [1, 2] | sum }}{{ 'a' | replace('a', 'b') }}{{ 'x'.join(['a', 'b']) }}"
+    ) == ("1-33baxb")
+    assert render("{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | list }}") == "['Hi']"
+
+
+def test_many_messages_with_a_busy_template_are_no_runaway() -> None:
+    messages = [{"role": ("user", "assistant")[i % 2], "content": f" message {i} "} for i in range(2000)]
+    template = (
+        "{% for m in messages %}{% if loop.index0 == messages | length - 1 or m.role not in ['user', 'assistant'] %}last"
+        "{% endif %}{% if m['content'] is string and 'x' not in m.content %}{{ '<|' + m.role + '|>' ~ m.content | trim }}"
+        "{% set parts = m.content.split(' ') %}{% for p in parts %}{{ p }}{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert render(template, messages).endswith("message 1999message1999")
 
 
 def test_long_chats_are_not_mistaken_for_runaways() -> None:

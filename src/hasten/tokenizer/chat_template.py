@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hasten.tokenizer.template_sandbox import ChatEnvironment
 
-MAX_TEMPLATE_CHARS = 1 << 20  # the longest in use have some 20,000
+MAX_TEMPLATE_CHARS = 1 << 17  # compiled within 0.5 s; the longest in use have some 20,000
 MAX_COMPILED = 8  # templates kept compiled: the model's and overrides
 
 
@@ -62,7 +62,9 @@ class ChatTemplates:
             "documents": None,
         }
         try:
-            return environment.render(compiled, variables, max_chars=_max_chars(plain))
+            return environment.render(
+                compiled, variables, num_messages=len(plain), num_chars=sum(len(message["content"]) for message in plain)
+            )
         except RecursionError:
             raise TemplateError("chat template: it calls itself too deeply", param="messages") from None
         except Exception as error:  # the template is foreign code: it can raise anything
@@ -87,7 +89,7 @@ def _compile(environment: ChatEnvironment, source: str) -> jinja2.Template:
     if len(source) > MAX_TEMPLATE_CHARS:
         raise TemplateError(f"chat template: it has {len(source)} characters, the limit is {MAX_TEMPLATE_CHARS}")
     try:
-        return environment.from_string(source)
+        return environment.compile_template(source)
     except RecursionError:
         raise TemplateError("chat template: it is nested too deeply", param="messages") from None
     except Exception as error:  # jinja2's syntax errors, and those of the Python code it makes
@@ -100,12 +102,6 @@ def _words(error: Exception) -> str:
     """What the error says, with its class where that alone would be a riddle (KeyError: 'x')."""
     is_plain = type(error).__module__.startswith("jinja2") and str(error)
     return str(error) if is_plain else f"{type(error).__name__}: {error}"
-
-
-def _max_chars(messages: Sequence[Mapping[str, Any]]) -> int:
-    from hasten.tokenizer.template_sandbox import MAX_OUTPUT_CHARS, OUTPUT_PER_INPUT
-
-    return MAX_OUTPUT_CHARS + OUTPUT_PER_INPUT * sum(len(message["content"]) for message in messages)
 
 
 def _plain_message(position: int, message: Mapping[str, Any]) -> dict[str, Any]:
