@@ -234,12 +234,21 @@ def test_an_engine_that_has_failed_says_so() -> None:
     with running_server(
         scripted(words, fail_steps={1: RuntimeError("a"), 2: RuntimeError("b"), 3: RuntimeError("c")}), words
     ) as server:
-        assert [server.complete(max_tokens=2).status_code for _ in range(3)] == [500, 500, 500]
-        response = server.complete(max_tokens=2)
-        assert response.status_code == 503
-        assert "failed steps" in response.json()["error"]["message"]
-        assert server.http.get("/health").status_code == 503
-        assert server.http.get("/ready").status_code == 503
+        for _ in range(3):
+            assert (server.http.get("/health").status_code, server.http.get("/ready").status_code) == (200, 200)
+            assert server.complete(max_tokens=2).status_code == 500
+        # at once: a balancer must not need a victim to find out
+        for answer in (server.http.get("/health"), server.http.get("/ready"), server.complete(max_tokens=2)):
+            assert answer.status_code == 503
+            assert "after 3 failed steps in a row" in answer.json()["error"]["message"]
+            assert answer.headers["retry-after"]
+
+
+def test_draining_is_not_failing() -> None:
+    with running_server() as server:
+        server.state.is_draining = True
+        assert (server.http.get("/health").status_code, server.http.get("/ready").status_code) == (200, 503)
+        assert server.state.client.stats().failed is None
 
 
 def test_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:

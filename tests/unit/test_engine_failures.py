@@ -131,6 +131,7 @@ def test_steps_that_keep_failing_stop_the_engine_with_a_reason(caplog: pytest.Lo
         assert all(end.finish_reason is FinishReason.ERROR for end in ends)
         with pytest.raises(EngineStopped, match=r"after 3 failed steps in a row.*no memory"):
             run.submit([3], 1)
+        assert "no memory" in (run.engine.snapshot().failed or "")
         assert run.engine.drain(1.0) is True
     assert len(executor.plans) == 4
     assert "no memory" in caplog.text

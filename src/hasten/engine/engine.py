@@ -14,6 +14,7 @@ from hasten.config import EngineConfig
 from hasten.engine.admission import Limits, resolve_sampling
 from hasten.engine.batch import Batch, check_answer
 from hasten.engine.executor import Executor, ExecutorInfo, StepHandle
+from hasten.engine.stats import EngineStats
 from hasten.errors import EngineStopped
 from hasten.request import EngineRequest, FinishReason, RequestId, SamplingParams, TokenEvent
 from hasten.scheduler.plan import StepPlan
@@ -27,23 +28,6 @@ SWITCH_INTERVAL_S = 1e-4
 MAX_FAILED_STEPS = 3
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSnapshot:
-    """Gauges and counters since start."""
-
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    num_blocks: int
-    num_steps: int
-    num_prompt_tokens: int
-    num_generated_tokens: int
-    num_preemptions: int
-    num_finished: dict[str, int]
-    last_step_ms: float
-    step_ms_sum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +80,7 @@ class Engine:
         self._running: _RunningStep | None = None
         self._next_id: RequestId = 1
         self._closed_because: str | None = None  # no more requests
+        self._failed_because: str | None = None
         self._stopping = False
 
     @property
@@ -141,9 +126,9 @@ class Engine:
                     self._running.forget(request_id)
                 self._changed.notify_all()
 
-    def snapshot(self) -> EngineSnapshot:
+    def snapshot(self) -> EngineStats:
         counts = self._batch.counts
-        return EngineSnapshot(
+        return EngineStats(
             num_running=self._batch.num_running,
             num_waiting=self._batch.num_waiting,
             num_free_blocks=self._pool.num_free,
@@ -155,6 +140,7 @@ class Engine:
             num_finished={reason.value: counts.num_finished[reason.value] for reason in FinishReason},
             last_step_ms=counts.last_step_ms,
             step_ms_sum=counts.step_ms_sum,
+            failed=self._failed_because,
         )
 
     def drain(self, grace_s: float) -> bool:
@@ -238,7 +224,7 @@ class Engine:
     def _give_up(self, reason: str) -> None:
         """Fail everything that is open or still arrives; `submit` refuses from here on."""
         with self._changed:
-            self._closed_because = reason
+            self._closed_because = self._failed_because = reason
         try:
             self._obey(wait=False)
             self._batch.end_all(FinishReason.ERROR, time.monotonic(), reason)

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from typing import Protocol
 
+from hasten.engine.stats import EngineStats
 from hasten.request import EngineRequest, RequestId, TokenEvent
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Gauges and counters since start; cheap to read from any thread."""
-
-    num_running: int
-    num_waiting: int
-    num_free_blocks: int
-    num_blocks: int
-    num_steps: int
-    num_prompt_tokens: int
-    num_generated_tokens: int
-    num_preemptions: int
-    num_finished: Mapping[str, int]  # by finish reason
-    last_step_ms: float
-    step_ms_sum: float
 
 
 class EngineClient(Protocol):
@@ -41,7 +24,9 @@ class EngineClient(Protocol):
         """Stop within one step; the stream ends with CANCELLED. Unknown and finished ids are ignored."""
         ...
 
-    def stats(self) -> EngineStats: ...
+    def stats(self) -> EngineStats:
+        """At once, also of an engine that has failed: `failed` then says why."""
+        ...
 
     async def drain(self, grace_s: float) -> bool:
         """Take no more requests, wait for running ones; False if some had to be cancelled when the time was over."""

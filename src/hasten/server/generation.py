@@ -123,10 +123,8 @@ class Generation:
                 request_id = await self.state.client.submit(self._request(choice))
                 self._ids.append(request_id)
                 self._tasks.append(asyncio.create_task(self._follow(choice, request_id)))
-        except BaseException as error:
+        except BaseException:
             self.abandon()
-            if isinstance(error, EngineStopped) and not self.state.is_draining:
-                self.state.engine_error = str(error)
             raise
 
     def abandon(self) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Sequence
 
 from hasten.engine.engine import Engine
+from hasten.engine.stats import EngineStats
 from hasten.request import EngineRequest, RequestId, SamplingParams, TokenEvent
-from hasten.server.client import EngineStats
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class LocalClient:
         self.engine.cancel(request_id)
 
     def stats(self) -> EngineStats:
-        return EngineStats(**dataclasses.asdict(self.engine.snapshot()))
+        return self.engine.snapshot()
 
     async def drain(self, grace_s: float) -> bool:
         return await asyncio.to_thread(self.engine.drain, grace_s)

@@ -22,8 +22,7 @@ class ServerState:
     """One served model and its engine.
 
     `model_names` are all names clients may use, the first one is shown. `sampling_defaults` are the model's own.
-    `chat_template` replaces the model's. `is_draining` is set once, by shutdown;
-    `engine_error` when the engine refuses work although nobody told it to.
+    `chat_template` replaces the model's. `is_draining` is set once, by shutdown.
     """
 
     client: EngineClient
@@ -39,8 +38,12 @@ class ServerState:
     ledgers: LedgerRing = field(default_factory=LedgerRing)
     created_s: int = field(default_factory=lambda: int(time.time()))
     is_draining: bool = False
-    engine_error: str | None = None
     _longest_token_bytes: int = 0
+
+    @property
+    def engine_error(self) -> str | None:
+        """Why the engine has failed, if it has."""
+        return self.client.stats().failed
 
     @property
     def limits(self) -> Limits:
@@ -72,7 +75,8 @@ class ServerState:
 
     def check_accepting(self) -> None:
         """Raises EngineStopped once shutdown has begun, or the engine has failed."""
-        if self.engine_error is not None:
-            raise EngineStopped(self.engine_error)
+        engine_error = self.engine_error
+        if engine_error is not None:
+            raise EngineStopped(engine_error)
         if self.is_draining:
             raise EngineStopped("the server is shutting down and takes no new requests: try again later, or elsewhere")

@@ -13,7 +13,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import jinja2
 from jinja2 import nodes
@@ -77,8 +77,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _to_json
         self.filters = {name: _paid_filter(name, function) for name, function in self.filters.items()}
         self.filters |= template_charges.FILTERS
-        tests: Mapping[str, Callable[..., Any]] = self.tests
-        self.tests = {name: _paid_test(name, function) for name, function in tests.items()}
+        self.tests = {name: _paid_test(name, cast(Any, function)) for name, function in self.tests.items()}
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = _strftime_now
         self.globals["range"] = _range
