@@ -63,7 +63,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="smollm2", help="alias or GGUF file (default: smollm2)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--kv", default="bf16", choices=["bf16", "int8"])
+    parser.add_argument("--kv", default="bf16", choices=["bf16", "int8", "f32"])
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:

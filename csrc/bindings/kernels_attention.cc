@@ -8,6 +8,7 @@
 
 #include "bindings/shapes.h"
 #include "cpu/dispatch.h"
+#include "model/kv_layout.h"
 
 namespace hasten {
 namespace {
@@ -21,21 +22,22 @@ using ConstInts = Array<const int32_t, 1>;
 struct HeadShape {
   KvFormat format;
   int head_dim;
-  size_t bytes() const {
-    const auto dims = static_cast<size_t>(head_dim);
-    return format == KvFormat::kBF16 ? kKvBlock * dims * 2 : kKvBlock * (dims + sizeof(float));
-  }
+  size_t bytes() const { return static_cast<size_t>(KvLayout{format, 1, 1, head_dim}.head_bytes()); }
 };
 
+KvFormat kv_format(const std::string& name) {
+  if (name == "bf16") return KvFormat::kBF16;
+  if (name == "int8") return KvFormat::kInt8;
+  if (name == "f32") return KvFormat::kF32;
+  throw nb::value_error(("unknown KV format '" + name + "': bf16, int8 or f32").c_str());
+}
+
 HeadShape head_shape(const std::string& format, size_t head_dim) {
-  if (format != "bf16" && format != "int8") {
-    throw nb::value_error(("unknown KV format '" + format + "': bf16 or int8").c_str());
-  }
   if (head_dim == 0 || head_dim % kPanel != 0 || head_dim > kMaxHeadDim) {
     throw nb::value_error(
         ("head_dim " + std::to_string(head_dim) + ": must be a multiple of 16 up to " + std::to_string(kMaxHeadDim)).c_str());
   }
-  return {format == "bf16" ? KvFormat::kBF16 : KvFormat::kInt8, static_cast<int>(head_dim)};
+  return {kv_format(format), static_cast<int>(head_dim)};
 }
 
 void check_blocks(const char* name, size_t bytes, size_t needed) {

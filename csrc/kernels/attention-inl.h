@@ -16,6 +16,8 @@ template <KvFormat kFormat>
 inline Vec word_value(IVec words, int j) {
   if constexpr (kFormat == KvFormat::kBF16) {
     return from_bits(j == 0 ? shift_left<16>(words) : iand(words, iset1(static_cast<int32_t>(0xffff0000u))));
+  } else if constexpr (kFormat == KvFormat::kF32) {
+    return from_bits(words);
   } else {
     switch (j) {
       case 0:
@@ -159,8 +161,17 @@ void attend_span(KvFormat format, const float* q, int64_t q_stride, int num_rows
     while (count < kAttendRows && row + count < num_rows && num_keys[row + count] > 0) ++count;
     const SpanRows tile{q + row * q_stride,     q_stride, num_keys + row, m + row, l + row, acc + row * head_dim,
                         scratch + row * kKvSpan};
-    format == KvFormat::kBF16 ? attend_rows<KvFormat::kBF16>(count, tile, k_blocks, v_blocks, head_dim, scale)
-                              : attend_rows<KvFormat::kInt8>(count, tile, k_blocks, v_blocks, head_dim, scale);
+    switch (format) {
+      case KvFormat::kBF16:
+        attend_rows<KvFormat::kBF16>(count, tile, k_blocks, v_blocks, head_dim, scale);
+        break;
+      case KvFormat::kInt8:
+        attend_rows<KvFormat::kInt8>(count, tile, k_blocks, v_blocks, head_dim, scale);
+        break;
+      case KvFormat::kF32:
+        attend_rows<KvFormat::kF32>(count, tile, k_blocks, v_blocks, head_dim, scale);
+        break;
+    }
     row += count;
   }
 }

@@ -55,7 +55,7 @@ struct QuantizedRows {
 };
 
 // One KV format and shape; offsets as in src/hasten/kv_store.py (the layout comment there decides).
-enum class KvFormat : int { kBF16 = 0, kInt8 = 1 };
+enum class KvFormat : int { kBF16 = 0, kInt8 = 1, kF32 = 2 };
 
 struct KernelTable {
   Isa isa;

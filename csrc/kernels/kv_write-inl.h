@@ -9,9 +9,10 @@
 namespace hasten {
 namespace {
 
-// 32-bit words of 16 tokens (K) or 16 dims (V) make 64 bytes; a word holds 2 bf16 or 4 int8 values of the other axis.
+// 32-bit words of 16 tokens (K) or 16 dims (V) make 64 bytes; a word holds 1 float32, 2 bf16 or 4 int8 values of the other
+// axis.
 constexpr int kWordRow = 64;
-constexpr int values_per_word(KvFormat format) { return format == KvFormat::kBF16 ? 2 : 4; }
+constexpr int values_per_word(KvFormat format) { return format == KvFormat::kF32 ? 1 : format == KvFormat::kBF16 ? 2 : 4; }
 
 inline int k_offset(KvFormat format, int head_dim, int slot, int d) {
   const int per = values_per_word(format);
@@ -46,6 +47,10 @@ inline float abs_max(const float* x, int n) {
 
 template <typename Offset>
 void write_values(KvFormat format, const float* x, int head_dim, int slot, uint8_t* head_base, Offset offset) {
+  if (format == KvFormat::kF32) {
+    for (int d = 0; d < head_dim; ++d) std::memcpy(head_base + offset(d), x + d, sizeof(float));
+    return;
+  }
   if (format == KvFormat::kBF16) {
     for (int d = 0; d < head_dim; ++d) {
       const uint16_t value = to_bf16(x[d]);

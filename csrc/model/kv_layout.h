@@ -15,8 +15,9 @@ struct KvLayout {
 
   // Bytes of K (or of V) of one head in one layer of one block.
   int64_t head_bytes() const {
-    const int64_t raw =
-        format == KvFormat::kBF16 ? int64_t{2} * kKvBlock * head_dim : int64_t{kKvBlock} * head_dim + int64_t{4} * kKvBlock;
+    const int64_t value_bytes = format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1;
+    const int64_t scale_bytes = format == KvFormat::kInt8 ? 4 * kKvBlock : 0;
+    const int64_t raw = kKvBlock * head_dim * value_bytes + scale_bytes;
     return (raw + 63) / 64 * 64;
   }
   int64_t layer_bytes() const { return 2 * num_kv_heads * head_bytes(); }

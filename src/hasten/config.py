@@ -16,7 +16,7 @@ def option(default: Any, help: str) -> Any:  # noqa: A002 (the word the readers 
 
 
 Isa = Literal["auto", "scalar", "avx2", "avx512"]
-KvFormat = Literal["auto", "bf16", "int8"]
+KvFormat = Literal["auto", "bf16", "int8", "f32"]
 Batching = Literal["continuous", "static"]
 ExecutorName = Literal["native", "reference"]
 
@@ -35,7 +35,10 @@ class EngineConfig:
     max_num_seqs: int = option(64, "most requests in one step")
     chunk: int | None = option(None, "most prompt tokens of one request in one step; auto: 512 alone, 64 beside decodes")
     max_num_batched_tokens: int = option(512, "most tokens of all requests in one step")
-    kv: KvFormat = option("auto", "format of the KV cache; auto is bf16; int8 halves it at a small measured loss")
+    kv: KvFormat = option(
+        "auto",
+        "format of the KV cache; auto is bf16; int8 halves it at a small measured loss; f32 is exact, twice the memory of bf16",
+    )
     batching: Batching = option("continuous", "continuous: join and leave at every step; static: whole batches, to compare")
 
     def resolved(self, **changes: Any) -> EngineConfig:

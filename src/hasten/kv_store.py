@@ -13,9 +13,11 @@ int8   K: [2 halves of 16 tokens][head_dim / 4][16 tokens][4 dims] int8, then [3
        V: [head_dim / 16][8 token quads][16 dims][4 tokens] int8,   then [32] float32 scales
        K (and q) are rotated over head_dim by a normalised Hadamard transform after RoPE (largest power of two that
        divides head_dim, applied block by block); scale = max|x| / 127, code = round-to-nearest-even(x / scale).
-f32    (reference executor only) K, V: [32 tokens][head_dim]
+f32    K: [2 halves of 16 tokens][head_dim][16 tokens]
+       V: [head_dim / 16][32 tokens][16 dims]
+       The reference executor keeps K and V unpacked in the same space: [32 tokens][head_dim].
 
-head_dim is a multiple of 16 for bf16 and int8. bf16 is rounded to nearest even.
+head_dim is a multiple of 16 where K and V are packed. bf16 is rounded to nearest even; f32 is not rounded.
 """
 
 from __future__ import annotations

@@ -191,6 +191,7 @@ int main() {
   const ToyTensors tensors(toy_config());
   test_same_tokens_everywhere(tensors, KvFormat::kBF16);
   test_same_tokens_everywhere(tensors, KvFormat::kInt8);
+  test_same_tokens_everywhere(tensors, KvFormat::kF32);
   test_bad_plans(tensors);
   test_cancel(tensors);
   return report();

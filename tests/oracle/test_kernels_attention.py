@@ -12,11 +12,11 @@ from hasten.ops.reference.attention import attend as reference_attend
 from tests.support.compare import assert_close
 
 ISAS = kernels.available_isas()
-FORMATS = ("bf16", "int8")
+FORMATS = ("bf16", "int8", "f32")
 
 
 def empty_blocks(kv_format: str, head_dim: int, num_keys: int, fill: int = 0xFF) -> np.ndarray:
-    """0xFF everywhere: NaN as bf16 and as float32 scale."""
+    """0xFF everywhere: NaN as bf16, as float32 and as float32 scale."""
     head_bytes = KvLayout(kv_format, 1, 1, head_dim).head_bytes
     return np.full((-(-num_keys // BLOCK_SIZE), head_bytes), fill, np.uint8)
 
@@ -26,6 +26,8 @@ def rounded(kv_format: str, x: np.ndarray) -> np.ndarray:
     if kv_format == "int8":
         scale = (np.abs(x).max(-1, keepdims=True) / np.float32(127)).astype(np.float32)
         return np.rint(x / scale).astype(np.float64) * scale.astype(np.float64)
+    if kv_format == "f32":
+        return x.astype(np.float64)
     bits = x.view(np.uint32).astype(np.uint64)
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
     return bits.astype(np.uint32).view(np.float32).astype(np.float64)
@@ -131,8 +133,8 @@ def test_packed_order_is_the_one_kv_store_documents(kv_format):
     head_dim, num_keys = 32, 45
     _, k, v = case(head_dim, num_keys)
     k_blocks, v_blocks = store(kv_format, k, v, "scalar")
-    per = 2 if kv_format == "bf16" else 4
-    element = np.uint16 if kv_format == "bf16" else np.int8
+    per = {"bf16": 2, "int8": 4, "f32": 1}[kv_format]
+    element = {"bf16": np.uint16, "int8": np.int8, "f32": np.float32}[kv_format]
     raw = BLOCK_SIZE * head_dim * np.dtype(element).itemsize
     expected_k, expected_v = rounded(kv_format, k), rounded(kv_format, v)
     for t in range(num_keys):
@@ -144,15 +146,18 @@ def test_packed_order_is_the_one_kv_store_documents(kv_format):
         for row, expected, blocks in ((k_row, expected_k[t], k_blocks), (v_row, expected_v[t], v_blocks)):
             if kv_format == "bf16":
                 value = (row.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+            elif kv_format == "f32":
+                value = row.astype(np.float64)
             else:
                 value = row * blocks[block, raw:].view(np.float32)[slot].astype(np.float64)
             assert np.array_equal(value, expected)
 
 
-def test_numpy_twin_agrees_with_the_kernel():
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_numpy_twin_agrees_with_the_kernel(kv_format):
     q, k, v = case(64, 50)
-    out = attend("bf16", q[0], 50, *store("bf16", k, v, "auto"), scale=0.125)
-    expected = reference_attend(q, rounded("bf16", k), rounded("bf16", v), scale=0.125)
+    out = attend(kv_format, q[0], 50, *store(kv_format, k, v, "auto"), scale=0.125)
+    expected = reference_attend(q, rounded(kv_format, k), rounded(kv_format, v), scale=0.125)
     assert_close(out[None], expected, atol=tolerance(64, 50, 0.125))
 
 

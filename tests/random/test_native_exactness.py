@@ -46,7 +46,7 @@ def company(num: int) -> list[Track]:
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)
-@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_format", ["bf16", "int8", "f32"])
 @pytest.mark.parametrize("weight_format", ["q4_1", "f16"])
 def test_same_bits_alone_and_in_a_batch_of_16(weight_format: str, kv_format: str, sampling: str) -> None:
     prompt = prompt_of(1, 290)  # past the first attention span
@@ -57,7 +57,7 @@ def test_same_bits_alone_and_in_a_batch_of_16(weight_format: str, kv_format: str
     assert track.answer == expected
 
 
-@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_format", ["bf16", "int8", "f32"])
 @pytest.mark.parametrize("weight_format", ["q4_0", "q8_0", "bf16"])
 def test_same_bits_for_every_chunk_size_and_after_preemption(weight_format: str, kv_format: str) -> None:
     """FR-014: chunked prefill must not change greedy output."""
@@ -69,7 +69,7 @@ def test_same_bits_for_every_chunk_size_and_after_preemption(weight_format: str,
     assert generate(executor, prompt, GREEDY, 10, chunk=128, preempt_after=4).answer == expected
 
 
-@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_format", ["bf16", "int8", "f32"])
 @pytest.mark.parametrize("weight_format", ["q4_1", "f32"])
 def test_same_bits_for_every_isa_and_thread_count(weight_format: str, kv_format: str) -> None:
     prompt = prompt_of(3, 265)  # past the first attention span
@@ -91,7 +91,7 @@ def test_prompt_logprobs_do_not_depend_on_chunks() -> None:
         assert generate(executor, prompt_of(4, 150), sampling, 1, chunk=chunk).prompt_logprobs == expected.prompt_logprobs
 
 
-@pytest.mark.parametrize("kv_format", ["bf16", "int8"])
+@pytest.mark.parametrize("kv_format", ["bf16", "int8", "f32"])
 def test_stale_nan_in_freed_blocks_does_not_leak(kv_format: str) -> None:
     executor = native(checkpoint("q4_1"), kv_format=kv_format)
     expected = generate(executor, prompt_of(5, 45), GREEDY, 25).answer

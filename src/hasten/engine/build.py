@@ -85,7 +85,7 @@ def _plan(checkpoint: Checkpoint, config: EngineConfig) -> MemoryPlan:
     else:
         from hasten.engine import native
 
-        kv_format: KvStoreFormat = "int8" if config.kv == "int8" else "bf16"
+        kv_format: KvStoreFormat = "bf16" if config.kv == "auto" else config.kv
         layout = KvLayout(kv_format, spec.num_layers, spec.num_kv_heads, spec.head_dim)
         weight_bytes = native.weight_bytes(checkpoint)
         scratch_bytes = native.scratch_bytes(spec, **limits, threads=config.threads or 1, kv_format=kv_format)

@@ -86,7 +86,7 @@ def plan_memory(
         advice = "raise --memory"
         if least_len > MIN_AUTO_LEN:
             advice += ", or lower --max-model-len"
-        if layout.format == "bf16":
+        if layout.format != "int8" and config.executor == "native":
             advice += ", or take --kv int8"
         raise DoesNotFit(
             f"{size(needed)} are needed, the budget is {size(budget_bytes)}: weights {size(weight_bytes)}, scratch "

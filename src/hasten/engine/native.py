@@ -25,7 +25,7 @@ __all__ = ["NUMERICS_VERSION", "NativeExecutor", "scratch_bytes", "weight_bytes"
 NUMERICS_VERSION = 1  # raised whenever the same file may give other bits than before
 
 _WEIGHT_FORMATS = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 3, "q4_0": 4, "q4_1": 5}  # csrc/kernels: WeightFormat
-_KV_FORMATS = {"bf16": 0, "int8": 1}
+_KV_FORMATS = {"bf16": 0, "int8": 1, "f32": 2}
 _ROPE_SCALINGS = {"default": 0, "linear": 1, "llama3": 2}
 
 

@@ -21,8 +21,14 @@ struct SpanResult {
 };
 
 inline size_t head_bytes(KvFormat format, int head_dim) {
-  return static_cast<size_t>(kKvBlock * head_dim * (format == KvFormat::kBF16 ? 2 : 1) +
-                             (format == KvFormat::kInt8 ? kKvBlock * 4 : 0));
+  switch (format) {
+    case KvFormat::kF32:
+      return static_cast<size_t>(4 * kKvBlock * head_dim);
+    case KvFormat::kBF16:
+      return static_cast<size_t>(2 * kKvBlock * head_dim);
+    default:
+      return static_cast<size_t>(kKvBlock * (head_dim + 4));  // one float32 scale a token
+  }
 }
 
 inline SpanCase make_span(KvFormat format, int head_dim, std::vector<int> num_keys, uint32_t seed) {
@@ -67,9 +73,21 @@ inline SpanResult run_span(const KernelTable& table, const SpanCase& c) {
 }
 
 // bf16 keeps 8 bits (2^-9 relative), int8 half a step of max / 127 <= 4.5 / 254: errors in scores (times |q| <= 4
-// sqrt(head_dim) / 8) and in values; 0.02 and 0.15 cover both at these sizes, against outputs of order 1.
+// sqrt(head_dim) / 8) and in values; 0.02 and 0.15 cover both at these sizes, against outputs of order 1. f32 rounds sums only:
+// a score is of order head_dim, its error 2^-24 · 256 · sqrt(256) / 8 at most.
+inline double dense_bound(KvFormat format) {
+  switch (format) {
+    case KvFormat::kF32:
+      return 1e-4;
+    case KvFormat::kBF16:
+      return 0.02;
+    default:
+      return 0.15;
+  }
+}
+
 inline void check_dense(const SpanCase& c, const SpanResult& r) {
-  const double bound = c.format == KvFormat::kBF16 ? 0.02 : 0.15;
+  const double bound = dense_bound(c.format);
   for (int row = 0; row < c.num_rows; ++row) {
     const int keys = c.num_keys[static_cast<size_t>(row)];
     if (keys == 0) {
@@ -110,7 +128,7 @@ inline void check_merge(const SpanCase& c, const SpanResult& r, const KernelTabl
 inline void test_attention() {
   const std::vector<int> key_counts[] = {
       {1}, {2}, {15}, {16, 17}, {31, 32, 33}, {255, 256, 1, 0}, {0, 3, 4, 5, 6, 7}, {100, 101, 102, 103, 104}};
-  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kInt8}) {
+  for (const KvFormat format : {KvFormat::kBF16, KvFormat::kInt8, KvFormat::kF32}) {
     for (const int head_dim : {16, 64, 80, 256}) {
       for (const auto& counts : key_counts) {
         const SpanCase c = make_span(format, head_dim, counts, 31);
