@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from hasten.errors import Unsupported
+from hasten.errors import BadFile, Unsupported
 from hasten.models import MODEL_TYPES, architecture
 from hasten.quant import FORMATS
 from hasten.weights import open_checkpoint
@@ -114,10 +114,64 @@ def test_tokenizer_data(tmp_path):
     assert open_checkpoint(bare).tokenizer.bos_token_id is None
 
 
-def test_fingerprint_follows_header_and_not_path(tmp_path):
+def test_fingerprint_follows_header_and_weights_and_not_path(tmp_path):
     one = open_checkpoint(write_toy_gguf(tmp_path / "one.gguf")).fingerprint
     assert open_checkpoint(write_toy_gguf(tmp_path / "same.gguf")).fingerprint == one
     assert open_checkpoint(write_toy_gguf(tmp_path / "other.gguf", weight_format="q4_0")).fingerprint != one
+    assert open_checkpoint(write_toy_gguf(tmp_path / "weights.gguf", seed=1)).fingerprint != one
+    assert open_checkpoint(write_toy_gguf(tmp_path / "key.gguf", overrides={"general.name": "x"})).fingerprint != one
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    # the embedding has 80 KB: beginning, middle and end are hashed; the norm is hashed as a whole
+    [("token_embd.weight", 0.0), ("token_embd.weight", 0.5), ("token_embd.weight", 1.0), ("blk.1.attn_norm.weight", 0.3)],
+)
+def test_fingerprint_samples_every_tensor(tmp_path, name, part):
+    path = write_toy_gguf(tmp_path / "toy.gguf", embed_format="f32")
+    before = open_checkpoint(path).fingerprint
+    info = GgufFile(path).tensors[name]
+    data = bytearray(path.read_bytes())
+    data[info.offset + round(part * (info.num_bytes - 1))] ^= 1
+    path.write_bytes(data)
+    assert open_checkpoint(path).fingerprint != before
+
+
+def test_fingerprint_of_the_demo_model_is_cheap(smollm2_path):
+    times_ms = []
+    for _ in range(5):
+        checkpoint = open_checkpoint(smollm2_path)
+        started = time.thread_time()
+        assert len(checkpoint.fingerprint) == 16
+        times_ms.append((time.thread_time() - started) * 1e3)
+    assert min(times_ms) < 30  # 11 measured, of these 4 for page faults and 3 for the header
+
+
+def test_generation_defaults(tmp_path):
+    keys = {"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.1, "mirostat": 0, "sequence": "kpt"}
+    overrides = {f"general.sampling.{key}": value for key, value in keys.items()}
+    found = open_checkpoint(write_toy_gguf(tmp_path / "toy.gguf", overrides=overrides)).generation_defaults
+    assert found == {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}
+    assert open_checkpoint(write_toy_gguf(tmp_path / "bare.gguf")).generation_defaults == {}
+    assert all(key in vars(gguf.Keys.General).values() for key in overrides)  # the names are those of the package
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("temp", -1.0, "temperature is -1.0"),
+        ("temp", float("nan"), "a finite number"),
+        ("temp", "hot", "a finite number, found 'hot'"),
+        ("top_k", 0.5, "a whole number"),
+        ("top_p", 1.5, "top_p is 1.5"),
+        ("min_p", True, "a finite number, found True"),
+        ("penalty_repeat", 0.0, "repetition_penalty is 0.0"),
+    ],
+)
+def test_wrong_generation_defaults_are_a_bad_file(tmp_path, key, value, words):
+    path = write_toy_gguf(tmp_path / "toy.gguf", overrides={f"general.sampling.{key}": value})
+    with pytest.raises(BadFile, match=f"toy.gguf: key 'general.sampling.{key}'.*{words}"):
+        open_checkpoint(path)
 
 
 def test_close_is_idempotent_and_leaves_views_usable(tmp_path):

@@ -54,12 +54,12 @@ class Checkpoint(Protocol):
     def tokenizer(self) -> TokenizerData: ...
     @property
     def generation_defaults(self) -> Mapping[str, float | int]:
-        """Sampling defaults the file names; empty for most GGUF files."""
+        """Fields of SamplingParams that the file recommends; empty for most GGUF files."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Short hash of what fixes the numbers: header and tensor table."""
+        """Short hash of what fixes the numbers: keys, tensor table and a sample of every tensor's bytes."""
         ...
 
     def tensor(self, name: str) -> RawTensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import os
 import re
@@ -19,6 +18,8 @@ from hasten.quant import FORMATS
 from hasten.weights.checkpoint import RawTensor, TokenizerData
 from hasten.weights.gguf import GgufFile
 from hasten.weights.gguf_cursor import StringArray, Value
+from hasten.weights.gguf_fingerprint import fingerprint
+from hasten.weights.gguf_sampling import generation_defaults
 
 ROPE_FREQS = "rope_freqs.weight"
 _SPLIT_NAME = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
@@ -120,6 +121,7 @@ class GgufCheckpoint:
             self._refuse_split()
             self._spec, self._names = self._read_spec()
             self._check_vocabulary()
+            self._generation_defaults = generation_defaults(self._metadata)
         except HastenError as error:
             self._file.close()
             prefix = f"{self._file.path}: "
@@ -144,11 +146,11 @@ class GgufCheckpoint:
 
     @property
     def generation_defaults(self) -> Mapping[str, float | int]:
-        return {}
+        return self._generation_defaults
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        return hashlib.blake2b(self._file.header(), digest_size=8).hexdigest()
+        return fingerprint(self._file)
 
     def tensor(self, name: str) -> RawTensor:
         info = self._file.tensors[self._names[name]]
