@@ -247,6 +247,8 @@ void Forward::finish_row(const Step& step, LogitRow& row, const float* logits, T
                                 &row.prompt_logprob);
   }
   if (!row.draws || row.failed) return;
+  row.failed = !is_usable(logits, vocab);
+  if (row.failed) return;
   const int64_t position = step.rows[static_cast<size_t>(row.row)].position + 1;
   row.drawn = draw_token(kernels_, *chunk.request, position, logits, vocab, scratch.sampler);
   row.failed = row.drawn < 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "model/rng.h"
@@ -129,6 +130,20 @@ int32_t pick(const Ids& ids, int n, const float* weights, double u) {
 }
 
 }  // namespace
+
+bool is_usable(const float* logits, int vocab) {
+  // largest |x| and largest x as ordered integers, in one pass without branches: NaN lies above infinity
+  int32_t widest = 0, best = std::numeric_limits<int32_t>::min();
+  for (int i = 0; i < vocab; ++i) {
+    int32_t bits;
+    std::memcpy(&bits, logits + i, sizeof(bits));
+    const int32_t size = bits & 0x7fffffff;
+    widest = std::max(widest, size);
+    best = std::max(best, bits < 0 ? -size : bits);
+  }
+  constexpr int32_t kInfinity = 0x7f800000;
+  return widest <= kInfinity && best < kInfinity && best > -kInfinity;
+}
 
 int32_t draw_token(const KernelTable& kernels, const Request& request, int64_t position, const float* raw_logits, int vocab,
                    const SamplerScratch& scratch) {

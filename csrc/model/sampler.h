@@ -22,7 +22,10 @@ struct SamplerScratch {
   int32_t* order = nullptr;   // [vocab]
 };
 
-// Draws the token at `position` from logits [vocab]. Returns -1 when no logit is a number.
+// Whether a token may be drawn from logits [vocab]: none is NaN and the largest is finite (-inf alone is a mask).
+bool is_usable(const float* logits, int vocab);
+
+// Draws the token at `position` from usable logits [vocab]. Returns -1 when penalties and bias left no number.
 int32_t draw_token(const KernelTable& kernels, const Request& request, int64_t position, const float* logits, int vocab,
                    const SamplerScratch& scratch);
 

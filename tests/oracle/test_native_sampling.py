@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from hasten.request import SamplingParams
+from hasten.scheduler.plan import NewRequest, ScheduledChunk, StepPlan, table_update
 from tests.support.compare import assert_close
+from tests.support.golden import EXECUTORS, executor
 from tests.support.native_driver import Driver, Track, generate, native
 from tests.support.toy_checkpoint import logit_checkpoint
 
@@ -199,3 +201,41 @@ def test_nan_logits_end_that_request_alone() -> None:
         assert track.token_ids == []
         assert track.error is not None
         assert "NaN" in track.error
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {}, {"logit_bias": ((3, 5.0),)}, {"top_k": 2}, {"logprobs": 1}])
+def test_one_logit_that_is_no_number_ends_the_request(kind: str, value: float, params: dict[str, Any]) -> None:
+    """The greatest of the others would be an answer that nothing tells from a right one."""
+    for at in (0, 5, len(LOGITS) - 1):
+        logits = LOGITS.copy()
+        logits[at] = value
+        track = Track(1, (0, 1, 2), SamplingParams(seed=3, **params), 4)
+        Driver(executor(kind, logit_checkpoint(logits))).run([track])
+        assert track.token_ids == []
+        assert track.error is not None
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_a_logit_of_minus_infinity_is_a_token_that_is_never_drawn(kind: str) -> None:
+    logits = np.where(np.arange(12) == 4, 0.0, -np.inf)
+    track = Track(1, (0, 1, 2), SamplingParams(seed=3), 4)
+    Driver(executor(kind, logit_checkpoint(logits))).run([track])
+    assert (track.token_ids, track.error) == ([4] * 4, None)
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_prompt_positions_that_are_no_numbers_end_the_request(kind: str) -> None:
+    """Only asked for prompt logprobs are the rows before the last one looked at."""
+    logits = LOGITS.copy()
+    logits[5] = np.nan
+    running = executor(kind, logit_checkpoint(logits))
+    for prompt_logprobs, has_failed in ((0, True), (None, False)):
+        sampling = SamplingParams(seed=0, max_tokens=0, prompt_logprobs=prompt_logprobs)
+        new = NewRequest(1, (0, 1, 2), sampling)
+        plan = StepPlan(
+            0, (1,) if prompt_logprobs is None else (), (new,), (table_update(1, 0, [0]),), (ScheduledChunk(1, 0, 3),)
+        )
+        (out,) = running.submit(plan).result().chunks
+        assert bool(out.error) == has_failed

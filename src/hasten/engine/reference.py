@@ -19,7 +19,6 @@ from hasten.errors import EngineStopped
 from hasten.kv_store import BLOCK_SIZE, KvLayout
 from hasten.models.decoder import Decoder, Floats
 from hasten.quant import FORMATS
-from hasten.request import TokenLogprobs
 from hasten.sampling.reference import draw, is_usable, logprobs_of
 from hasten.scheduler.plan import ChunkResult, ScheduledChunk, StepPlan, StepResult
 from hasten.weights.checkpoint import Checkpoint
@@ -146,10 +145,13 @@ class ReferenceExecutor:
         # a position's logits speak of the token after it
         first_wanted = chunk.start if request.sampling.prompt_logprobs is not None else end - 1
         logits = self.decoder.logits(hidden[first_wanted - chunk.start :])
-        if not is_usable(logits[-1]):
+        scored = self._scored(request, first_wanted, len(logits))
+        draws = end == len(request.tokens) and request.sampling.max_tokens != 0
+        if not all(map(is_usable, [*logits[: len(scored)], *logits[len(logits) - draws :]])):
             return ChunkResult(chunk.request_id, error="the logits are not finite: the model's weights or K/V are damaged")
-        prompt_logprobs = self._prompt_logprobs(request, first_wanted, logits)
-        if end < len(request.tokens) or request.sampling.max_tokens == 0:
+        num_prompt_top = request.sampling.prompt_logprobs or 0
+        prompt_logprobs = tuple(logprobs_of(row, token, num_prompt_top) for row, token in zip(logits, scored, strict=False))
+        if not draws:
             return ChunkResult(chunk.request_id, prompt_logprobs=prompt_logprobs)
         prompt, output = request.tokens[: request.prompt_len], request.tokens[request.prompt_len :]
         token_id = draw(logits[-1], request.sampling, prompt, output)
@@ -157,12 +159,11 @@ class ReferenceExecutor:
         logprobs = () if num_top is None else (logprobs_of(logits[-1], token_id, num_top),)
         return ChunkResult(chunk.request_id, (token_id,), logprobs, prompt_logprobs)
 
-    def _prompt_logprobs(self, request: LiveRequest, start: int, logits: Floats) -> tuple[TokenLogprobs, ...]:
-        num_top = request.sampling.prompt_logprobs
-        if num_top is None:
-            return ()
-        following = request.tokens[start + 1 : min(start + 1 + len(logits), request.prompt_len)]
-        return tuple(logprobs_of(row, token_id, num_top) for row, token_id in zip(logits, following, strict=False))
+    def _scored(self, request: LiveRequest, start: int, num_rows: int) -> list[int]:
+        """The prompt tokens that the first of `num_rows` rows of logits, from position `start` on, give logprobs for."""
+        if request.sampling.prompt_logprobs is None:
+            return []
+        return request.tokens[start + 1 : min(start + 1 + num_rows, request.prompt_len)]
 
 
 class ReferenceStep:
