@@ -53,7 +53,7 @@ class ServerConfig:
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on; 0 picks a free one and prints it")
     served_model_name: tuple[str, ...] = option((), "name clients use for the model; repeatable; default: MODEL as typed")
-    api_key: tuple[str, ...] = option((), "key clients must send as a Bearer token; repeatable; also HASTEN_API_KEY")
+    api_key: tuple[str, ...] = option((), "key clients must send as a Bearer token; repeatable")
     cors: tuple[str, ...] = option((), "origin allowed to call from a browser; repeatable; off by default")
     max_body: str = option("8MB", "largest request body")
     grace_s: float = option(30.0, "seconds running answers get to finish after SIGTERM")

@@ -80,6 +80,33 @@ def test_environment_is_between_option_and_default(monkeypatch: pytest.MonkeyPat
     assert (engine.threads, engine.kv, server.api_key, sampling) == (3, "bf16", ("secret",), {})
 
 
+def test_repeatable_options_are_separated_by_commas_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HASTEN_API_KEY", " b, a c,,")
+    monkeypatch.setenv("HASTEN_CORS", "http://a.test,http://b.test")
+    server = parse()[1]
+    assert (server.api_key, server.cors) == (("b", "a c"), ("http://a.test", "http://b.test"))
+    assert parse("--api-key", "a,b")[1].api_key == ("a,b",)  # the option wins, and is taken as it is
+    monkeypatch.setenv("HASTEN_API_KEY", "")
+    assert parse()[1].api_key == ()
+
+
+def test_the_key_that_chat_sends_is_the_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr("hasten.cli.remote.RemoteServer.__init__", lambda self, url, *, model, api_key: sent.append(api_key))
+    monkeypatch.setattr("hasten.cli.remote.RemoteServer.close", lambda self: None)
+    monkeypatch.setattr("hasten.cli.chat._converse", lambda *args: 0)
+    for value, expected in ((" a, b", "a"), ("", None), (",", None)):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        monkeypatch.setenv("HASTEN_API_KEY", value)
+        build()(["chat", "http://127.0.0.1:1"], exit_on_error=False, result_action="return_value")
+        assert sent.pop() == expected
+    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    build()(["chat", "http://127.0.0.1:1"], exit_on_error=False, result_action="return_value")
+    assert sent.pop() == "other"
+    build()(["chat", "http://127.0.0.1:1", "--api-key", "x,y"], exit_on_error=False, result_action="return_value")
+    assert sent.pop() == "x,y"
+
+
 def test_only_what_was_asked_for_is_passed_on() -> None:
     sampling = parse("--temperature", "1.0", "--stop", "a b", "--stop", "c", "--seed", "5", "--ignore-eos")[2]
     assert sampling == {"temperature": 1.0, "stop": ("a b", "c"), "seed": 5, "ignore_eos": True}
@@ -120,3 +147,15 @@ def test_sampling_values_are_checked(tokens: tuple[str, ...], param: str) -> Non
     with pytest.raises(InvalidRequest) as caught:
         parse(*tokens)
     assert caught.value.param == param
+
+
+def test_the_key_that_bench_sends_follows_the_same_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hasten.bench.options import BenchOptions
+    from hasten.cli.bench import _values
+
+    monkeypatch.setenv("OPENAI_API_KEY", "other")
+    monkeypatch.setenv("HASTEN_API_KEY", "a,b")
+    assert _values(BenchOptions(api_key="a,b")).api_key == "a"  # as read from the variable
+    assert _values(BenchOptions(api_key="c")).api_key == "c"
+    monkeypatch.delenv("HASTEN_API_KEY")
+    assert _values(BenchOptions()).api_key == "other"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from hasten.bench.options import BenchOptions
-from hasten.cli.options import options_of
+from hasten.cli.options import key_to_send, options_of
 from hasten.cli.terminal import note
 from hasten.errors import UsageError
 
@@ -169,9 +169,9 @@ def metrics(raw: Path, /, *, output: _Path = None, csv: _Path = None, report: _P
 
 def _values(options: BenchOptions) -> BenchOptions:
     values = BenchOptions(**{field.name: getattr(options, field.name) for field in dataclasses.fields(BenchOptions)})
-    if values.api_key is None and os.environ.get("OPENAI_API_KEY"):
-        return dataclasses.replace(values, api_key=os.environ["OPENAI_API_KEY"])
-    return values
+    # the variable may hold several keys, an option holds one
+    asked = None if values.api_key == os.environ.get("HASTEN_API_KEY") else values.api_key
+    return dataclasses.replace(values, api_key=key_to_send(asked))
 
 
 def _check_paths(*paths: Path | None) -> None:

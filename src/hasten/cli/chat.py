@@ -26,7 +26,8 @@ def chat(
         str | None, Parameter(name="--model", help="with a URL: name of the model; default: its first", show_default=False)
     ] = None,
     api_key: Annotated[
-        str | None, Parameter(help="with a URL: key to send", env_var=["HASTEN_API_KEY", "OPENAI_API_KEY"], show_default=False)
+        str | None,
+        Parameter(help="with a URL: key to send; default: the first in HASTEN_API_KEY, or OPENAI_API_KEY", show_default=False),
     ] = None,
     sampling: options.SamplingOptions = options.SAMPLING_DEFAULTS,
     engine: options.EngineOptions = options.ENGINE_DEFAULTS,
@@ -42,7 +43,7 @@ def chat(
     if model.startswith(("http://", "https://")):
         from hasten.cli.remote import RemoteServer
 
-        talker = RemoteServer(model, model=remote_model, api_key=api_key)
+        talker = RemoteServer(model, model=remote_model, api_key=options.key_to_send(api_key))
     else:
         with ProgressLine(f"pulling {model}") as progress:
             found = registry.resolve(model, fetch=True, progress=progress)

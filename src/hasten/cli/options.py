@@ -1,12 +1,13 @@
 """Command-line options made from the dataclasses that hold the defaults: a default exists once, in its dataclass.
 
 An option of `EngineConfig` or `ServerConfig` named `max_model_len` is `--max-model-len` and `HASTEN_MAX_MODEL_LEN`; where
-the field may be None, `auto` is the word for it.
+the field may be None, `auto` is the word for it. The values of a repeatable option are separated by commas in its variable.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,18 @@ SAMPLING_HELP: Mapping[str, str] = {
 }
 
 
+def values_of(text: str) -> list[str]:
+    """The values in a variable of a repeatable option."""
+    return [value for part in text.split(",") if (value := part.strip())]
+
+
+def key_to_send(asked: str | None) -> str | None:
+    """A client's API key: what was asked for, else the first of HASTEN_API_KEY, else OPENAI_API_KEY."""
+    if asked is not None:
+        return asked
+    return next(iter(values_of(os.environ.get("HASTEN_API_KEY", ""))), None) or os.environ.get("OPENAI_API_KEY") or None
+
+
 def _is_optional(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (Union, types.UnionType) and type(None) in typing.get_args(annotation)
 
@@ -57,6 +70,9 @@ def _annotated(name: str, annotation: Any, text: str, env: bool) -> Any:
     words: dict[str, Any] = {"help": text}
     if env:
         words["env_var"] = f"HASTEN_{name.upper()}"
+    if typing.get_origin(annotation) is tuple:
+        words["env_var_split"] = lambda _kind, text, delimiter=None: values_of(text)
+        words["json_list"] = False
     if annotation is bool:
         words["negative"] = ()
     if _is_optional(annotation):

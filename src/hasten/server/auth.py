@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,9 +17,8 @@ CLIENT_KEY = "hasten.client_key"  # in the ASGI scope: digest of the key that as
 
 
 def configured_keys(api_key: Sequence[str]) -> tuple[str, ...]:
-    """Keys of the command line and of HASTEN_API_KEY (comma-separated), each once."""
-    from_environment = [key.strip() for key in os.environ.get("HASTEN_API_KEY", "").split(",")]
-    return tuple(dict.fromkeys(key for key in (*api_key, *from_environment) if key))
+    """Each key once, without empty ones."""
+    return tuple(dict.fromkeys(key for key in api_key if key))
 
 
 class ApiKeys:
