@@ -5,6 +5,7 @@ The oracle is the request alone, on one thread, in one chunk; that this is the r
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from hasten import LLM, SamplingParams
-from hasten.llm import Output
-from tests.support.native_llm import native_llm
+from hasten.engine.stats import EngineStats
+from hasten.llm import AsyncLLM, Output, Piece
+from tests.support.native_llm import native_llm, native_loaded
 from tests.support.toy_gguf import toy_spec, write_toy_gguf
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -105,6 +107,20 @@ def test_fr_014_three_thousand_tokens_three_runs_each(smollm2_path: Path):
     _run_chunks(smollm2_path, length=3000, chunks=(16, 64, 512, 4096), runs=3, max_tokens=64, max_model_len=4096)
 
 
+async def _streams(
+    path: Path, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], num_blocks: int, max_model_len: int
+) -> tuple[list[list[Piece]], EngineStats]:
+    """The pieces of each answer, all streamed at once."""
+    loaded = native_loaded(path, num_blocks=num_blocks, max_model_len=max_model_len, chunk=64)
+    async with AsyncLLM.on(loaded) as llm:
+
+        async def pieces(prompt: Sequence[int], each: SamplingParams) -> list[Piece]:
+            return [piece async for piece in llm.stream(prompt, each)]
+
+        streams = await asyncio.gather(*map(pieces, prompts, params))
+        return streams, loaded.engine.snapshot()
+
+
 def _preempt(path: Path, num_prompt: int, num_output: int) -> None:
     prompts = [_prompt(seed, num_prompt) for seed in range(4)]
     base = replace(GREEDY, max_tokens=num_output)
@@ -116,7 +132,7 @@ def _preempt(path: Path, num_prompt: int, num_output: int) -> None:
     ]
     per_request = -(-(num_prompt + num_output) // 32)
     num_blocks, max_model_len = per_request * 3 // 2, per_request * 32
-    with native_llm(path, num_blocks=4 * per_request, max_model_len=max_model_len, chunk=64) as llm:
+    with native_llm(path, num_blocks=4 * per_request, max_model_len=max_model_len, chunk=64, threads=1) as llm:
         solo = [llm.generate(prompt, each) for prompt, each in zip(prompts, params, strict=True)]
     with native_llm(path, num_blocks=num_blocks, max_model_len=max_model_len, chunk=64) as llm:
         batch = _together(llm, prompts, params)
@@ -126,6 +142,16 @@ def _preempt(path: Path, num_prompt: int, num_output: int) -> None:
     assert [len(output.token_ids) for output in batch] == [num_output] * 4
     assert [_ids(output) for output in batch] == [_ids(output) for output in solo]
     assert [output.text for output in batch] == [output.text for output in solo]
+
+    # streamed, each token with its logprob: no text and no token is lost or comes twice
+    params = [replace(each, logprobs=0) for each in params]
+    streams, snapshot = asyncio.run(_streams(path, prompts, params, num_blocks, max_model_len))
+    assert snapshot.num_preemptions > 0
+    for pieces, output in zip(streams, solo, strict=True):
+        assert "".join(piece.text for piece in pieces) == output.text
+        assert tuple(entry.token_id for piece in pieces for entry in piece.logprobs) == _ids(output)
+        assert [piece.output is not None for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert len(pieces) > num_output / 4, "the answer did not come in pieces"
 
 
 def test_fr_015_preempted_requests_give_their_solo_answers(toy_path: Path):

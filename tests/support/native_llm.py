@@ -15,6 +15,10 @@ from hasten.weights import open_checkpoint
 
 
 def native_llm(path: Path, *, num_blocks: int, max_model_len: int, **options: object) -> LLM:
+    return LLM.on(native_loaded(path, num_blocks=num_blocks, max_model_len=max_model_len, **options))
+
+
+def native_loaded(path: Path, *, num_blocks: int, max_model_len: int, **options: object) -> LoadedEngine:
     """`options` are fields of EngineConfig. Pool and tables are checked after every step."""
     config = resolve_config(EngineConfig(**options)).resolved(max_model_len=max_model_len)
     checkpoint = open_checkpoint(path)
@@ -32,4 +36,4 @@ def native_llm(path: Path, *, num_blocks: int, max_model_len: int, **options: ob
     info = executor.info
     memory = MemoryPlan(0, info.weight_bytes, info.scratch_bytes, info.kv_bytes // num_blocks, num_blocks, max_model_len)
     engine = Engine(executor, config, debug=True)
-    return LLM.on(LoadedEngine(checkpoint, tokenizer, executor, engine, config, memory))
+    return LoadedEngine(checkpoint, tokenizer, executor, engine, config, memory)
