@@ -169,17 +169,19 @@ def make_toys() -> None:
     save("toy_greedy", arrays, "GREEDY_TOY of tests/support/toy_models.py")
 
 
+def rope_frequencies(rope: RopeSpec) -> np.ndarray:
+    config = LlamaConfig(
+        hidden_size=rope.dim * 2,
+        num_attention_heads=2,
+        head_dim=rope.dim,
+        max_position_embeddings=131072,
+        rope_parameters=rope_parameters(rope),
+    )
+    return transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config).inv_freq.numpy()
+
+
 def make_rope() -> None:
-    arrays = {}
-    for name, rope in ROPES.items():
-        config = LlamaConfig(
-            hidden_size=rope.dim * 2,
-            num_attention_heads=2,
-            head_dim=rope.dim,
-            max_position_embeddings=131072,
-            rope_parameters=rope_parameters(rope),
-        )
-        arrays[name] = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config).inv_freq.numpy()
+    arrays = {name: rope_frequencies(rope) for name, rope in ROPES.items()}
     save("rope", arrays, "LlamaRotaryEmbedding.inv_freq; parameters as in test_rope of tests/oracle/test_models.py")
 
 
