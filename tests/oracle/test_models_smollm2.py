@@ -60,7 +60,7 @@ def dequantized_path(smollm2_path, tmp_path_factory):
 
 
 # the gap up to which the two best logits may change places. f32: sums in another order. bf16: K and V rounded to 2^-9 of
-# their size move the likely logits by up to 0.05 each
+# their size move the 20 best by up to 0.11 (ATOL), most of it at the unlikely ones, so that 0.1 between the best two is wide
 @pytest.mark.full
 @pytest.mark.parametrize(("kv_format", "tie", "compared"), [("f32", 1e-4, 1.0), ("bf16", 0.1, 0.7)])
 def test_f32_file_is_greedy_identical_to_transformers(dequantized_path, kv_format, tie, compared):
