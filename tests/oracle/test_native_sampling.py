@@ -233,9 +233,7 @@ def test_prompt_positions_that_are_no_numbers_end_the_request(kind: str) -> None
     running = executor(kind, logit_checkpoint(logits))
     for prompt_logprobs, has_failed in ((0, True), (None, False)):
         sampling = SamplingParams(seed=0, max_tokens=0, prompt_logprobs=prompt_logprobs)
-        new = NewRequest(1, (0, 1, 2), sampling)
-        plan = StepPlan(
-            0, (1,) if prompt_logprobs is None else (), (new,), (table_update(1, 0, [0]),), (ScheduledChunk(1, 0, 3),)
-        )
-        (out,) = running.submit(plan).result().chunks
+        new, table = NewRequest(1, (0, 1, 2), sampling), table_update(1, 0, [0])
+        (out,) = running.submit(StepPlan(0, (), (new,), (table,), (ScheduledChunk(1, 0, 3),))).result().chunks
         assert bool(out.error) == has_failed
+        running.submit(StepPlan(1, finished=(1,))).result()
