@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -10,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hasten.config import ServerConfig
+from hasten.engine.ledger import DECODE, HELD, PREEMPTED, PREFILL, QUEUE
 from hasten.server.auth import configured_keys
 from tests.server.running import MODEL, RunningServer, running_server, scripted
 from tests.support.toy_tokenizer import toy
@@ -152,6 +155,28 @@ def test_ledger_adds_up_and_is_kept(server: RunningServer) -> None:
     assert ledger["prompt_tokens"] == body["usage"]["prompt_tokens"]
     assert 0 < ledger["ttft_ms"] < ledger["wall_ms"]
     assert server.http.get(f"/explain/{body['id']}").json() == ledger
+
+
+def test_the_example_in_the_docs_has_the_fields_that_are_sent(server: RunningServer) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
+    example = json.loads(text.partition("```json")[2].partition("```")[0])
+    sent = server.chat(max_tokens=5, hasten={"explain": True}).json()["hasten"]["explain"]
+
+    def fields(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: fields(item) for name, item in value.items()}
+        return [fields(item) for item in value] if isinstance(value, list) else None
+
+    assert fields(example) == fields(sent)
+    assert [part["name"] for part in example["parts"]] == [part["name"] for part in sent["parts"]]
+    position = 0.0
+    for part in example["parts"]:  # an example that does not add up would teach the wrong thing
+        assert part["start_ms"] == pytest.approx(position)
+        position += part["ms"]
+    assert position == pytest.approx(example["wall_ms"])
+    assert example["tpot_ms"] == pytest.approx(example["parts"][4]["ms"] / 48, abs=0.05)
+    for name in (QUEUE, PREFILL, DECODE, PREEMPTED, HELD, "parse", "tokenize", "deliver"):
+        assert f"| `{name}` |" in text
 
 
 def test_ledger_is_in_the_last_chunk_of_a_stream(server: RunningServer) -> None:

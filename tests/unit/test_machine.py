@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hasten.engine.machine import CpuLimits, cpu_limits, free_memory_bytes
+from hasten.engine.machine import CpuLimits, cpu_limits, free_memory
 
 GIB = 1 << 30
 
@@ -69,7 +69,7 @@ def test_in_a_container_the_own_group_is_the_top_of_the_mount(tmp_path: Path) ->
     files = {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000", "memory/memory.limit_in_bytes": str(GIB)}
     root = tree(tmp_path, V1, files)
     assert cpu_limits(root=root, affinity=8).num_cpus == 2
-    assert free_memory_bytes(root=root) == GIB
+    assert free_memory(root=root).num_bytes == GIB
 
 
 def test_hybrid_machine_reads_the_unified_tree(tmp_path: Path) -> None:
@@ -83,12 +83,12 @@ def test_without_any_cgroup_affinity_decides(tmp_path: Path) -> None:
 
 
 def test_limits_are_said_in_words() -> None:
-    assert str(CpuLimits(8, 2.5)) == "2 (affinity 8, cgroup quota 2.5)"
-    assert str(CpuLimits(8, None)) == "8 (affinity 8, cgroup quota none)"
+    assert CpuLimits(8, 2.5).describe() == "CPU set 8, cgroup quota 2.5"
+    assert CpuLimits(8, None).describe() == "CPU set 8, cgroup quota none"
 
 
 def test_memory_is_what_the_machine_has_available(tmp_path: Path) -> None:
-    assert free_memory_bytes(root=tree(tmp_path, "0::/\n", {"memory.max": "max\n"})) == 16 * GIB
+    assert free_memory(root=tree(tmp_path, "0::/\n", {"memory.max": "max\n"})).num_bytes == 16 * GIB
 
 
 def test_memory_of_a_v2_cgroup_counts_page_cache_as_free(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_memory_of_a_v2_cgroup_counts_page_cache_as_free(tmp_path: Path) -> None
         "box/memory.stat": f"anon 1\nfile 999\ninactive_file {GIB // 2}\nactive_file {GIB // 4}\n",
         "box/job/memory.max": "max\n",
     }
-    assert free_memory_bytes(root=tree(tmp_path, "0::/box/job\n", files)) == GIB + GIB // 2 + GIB // 4
+    assert free_memory(root=tree(tmp_path, "0::/box/job\n", files)).num_bytes == GIB + GIB // 2 + GIB // 4
 
 
 def test_memory_of_a_v1_cgroup(tmp_path: Path) -> None:
@@ -108,16 +108,22 @@ def test_memory_of_a_v1_cgroup(tmp_path: Path) -> None:
         "memory/job/7/memory.stat": f"cache 5\ntotal_inactive_file {GIB // 8}\ntotal_active_file 0\n",
         "memory/memory.limit_in_bytes": "9223372036854771712\n",
     }
-    assert free_memory_bytes(root=tree(tmp_path, V1, files)) == GIB + GIB // 8
+    assert free_memory(root=tree(tmp_path, V1, files)).num_bytes == GIB + GIB // 8
 
 
 def test_memory_over_its_limit_is_none_left_and_a_roomy_cgroup_does_not_add_any(tmp_path: Path) -> None:
     over = {"memory.max": str(GIB), "memory.current": str(2 * GIB)}
-    assert free_memory_bytes(root=tree(tmp_path / "a", "0::/\n", over)) == 0
+    assert free_memory(root=tree(tmp_path / "a", "0::/\n", over)).num_bytes == 0
     roomy = {"memory.max": str(64 * GIB), "memory.current": str(GIB)}
-    assert free_memory_bytes(root=tree(tmp_path / "b", "0::/\n", roomy)) == 16 * GIB
+    assert free_memory(root=tree(tmp_path / "b", "0::/\n", roomy)).num_bytes == 16 * GIB
 
 
 def test_this_machine_has_cpus_and_memory() -> None:
     assert 1 <= cpu_limits().num_cpus <= (os.cpu_count() or 1)
-    assert free_memory_bytes() > 1 << 20
+    assert free_memory().num_bytes > 1 << 20
+
+
+def test_free_memory_names_the_limit_that_is_met_first(tmp_path: Path) -> None:
+    files = {"box/memory.max": str(4 * GIB), "box/memory.current": "0", "memory.max": "max"}
+    assert free_memory(root=tree(tmp_path / "a", "0::/box/job\n", files)).source == "/sys/fs/cgroup/box/memory.max"
+    assert free_memory(root=tree(tmp_path / "b", "0::/\n", {})).source == "/proc/meminfo"

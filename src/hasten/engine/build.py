@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hasten.config import EngineConfig
+from hasten.engine.choices import settle
 from hasten.engine.engine import Engine
 from hasten.engine.executor import Executor
-from hasten.engine.machine import cpu_limits, free_memory_bytes
+from hasten.engine.machine import FreeMemory, cpu_limits, free_memory
 from hasten.engine.memory import MemoryPlan, budget, plan_memory
 from hasten.errors import UsageError
 from hasten.kv_store import KvLayout, KvStoreFormat
@@ -20,7 +22,10 @@ from hasten.weights.checkpoint import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """What `load_engine` made. `config` has no `auto` left; `close` stops and frees all of it."""
+    """What `load_engine` made; `close` stops and frees all of it.
+
+    `config` says what is really used, `reasons` why, by the names of the settings that can be automatic.
+    """
 
     checkpoint: Checkpoint
     tokenizer: Tokenizer
@@ -28,6 +33,7 @@ class LoadedEngine:
     engine: Engine
     config: EngineConfig
     memory: MemoryPlan
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     def close(self) -> None:
         """Stop the engine (open requests are cancelled), free the executor, close the file. Idempotent."""
@@ -44,18 +50,20 @@ def load_engine(model_path: str | os.PathLike[str], config: EngineConfig, *, deb
     from hasten.tokenizer import load as load_tokenizer
     from hasten.weights import open_checkpoint
 
-    config = resolve_config(config)
+    asked, config = config, resolve_config(config)
     checkpoint = open_checkpoint(model_path)
     try:
         # the tokenizer's tables are built in native code while the weights are read: each takes about half of the start
         with ThreadPoolExecutor(1, thread_name_prefix="hasten-load") as pool:
             tokenizer = pool.submit(load_tokenizer, checkpoint.tokenizer, vocab_size=checkpoint.spec.vocab_size)
-            memory = _plan(checkpoint, config)
+            cpus, free = cpu_limits(), free_memory()
+            memory = _plan(checkpoint, config, free)
             config = config.resolved(max_model_len=memory.max_model_len)
             executor = _executor(checkpoint, config, memory)
             try:
+                config, reasons = settle(asked, checkpoint.spec, cpus=cpus, free=free, memory=memory, info=executor.info)
                 engine = Engine(executor, config, debug=debug)
-                return LoadedEngine(checkpoint, tokenizer.result(), executor, engine, config, memory)
+                return LoadedEngine(checkpoint, tokenizer.result(), executor, engine, config, memory, reasons)
             except BaseException:
                 executor.close()
                 raise
@@ -76,7 +84,7 @@ def resolve_config(config: EngineConfig) -> EngineConfig:
     )
 
 
-def _plan(checkpoint: Checkpoint, config: EngineConfig) -> MemoryPlan:
+def _plan(checkpoint: Checkpoint, config: EngineConfig, free: FreeMemory) -> MemoryPlan:
     spec = checkpoint.spec
     limits = {"max_num_batched_tokens": config.max_num_batched_tokens, "max_num_seqs": config.max_num_seqs}
     if config.executor == "reference":
@@ -93,7 +101,7 @@ def _plan(checkpoint: Checkpoint, config: EngineConfig) -> MemoryPlan:
         spec,
         config,
         layout,
-        budget_bytes=budget(config.memory, free_memory_bytes()),
+        budget_bytes=budget(config.memory, free.num_bytes),
         weight_bytes=weight_bytes,
         scratch_bytes=scratch_bytes,
     )

@@ -28,9 +28,17 @@ class CpuLimits:
         time, and a step waits for its slowest thread."""
         return max(1, self.affinity if self.quota is None else min(self.affinity, int(self.quota)))
 
-    def __str__(self) -> str:
-        quota = "none" if self.quota is None else f"{self.quota:g}"
-        return f"{self.num_cpus} (affinity {self.affinity}, cgroup quota {quota})"
+    def describe(self) -> str:
+        """ "CPU set 4, cgroup quota 2.5"."""
+        return f"CPU set {self.affinity}, cgroup quota {'none' if self.quota is None else f'{self.quota:g}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """What this process could still get; `source` is the file with the limit that is met first."""
+
+    num_bytes: int
+    source: str
 
 
 def cpu_limits(*, root: Path = _ROOT, affinity: int | None = None) -> CpuLimits:
@@ -39,24 +47,25 @@ def cpu_limits(*, root: Path = _ROOT, affinity: int | None = None) -> CpuLimits:
     return CpuLimits(len(os.sched_getaffinity(0)) if affinity is None else affinity, min(quotas, default=None))
 
 
-def free_memory_bytes(*, root: Path = _ROOT) -> int:
-    """Bytes this process could still get: the least of what the machine and each cgroup above it leave free.
+def free_memory(*, root: Path = _ROOT) -> FreeMemory:
+    """The least of what the machine and each cgroup above this process leave free.
 
     Page cache counts as free, as it does in MemAvailable. Raises OSError if /proc/meminfo cannot be read.
     """
-    free = [_keyed(root / "proc/meminfo", "MemAvailable:") * 1024]
+    free = [(_keyed(root / "proc/meminfo", "MemAvailable:") * 1024, root / "proc/meminfo")]
     for folder in _folders(root, "", ""):
         limit = _number(folder / "memory.max")
         if limit is not None:
             cache = _keyed(folder / "memory.stat", "inactive_file") + _keyed(folder / "memory.stat", "active_file")
-            free.append(limit - (_number(folder / "memory.current") or 0) + cache)
+            free.append((limit - (_number(folder / "memory.current") or 0) + cache, folder / "memory.max"))
     for folder in _folders(root, "memory", "memory"):
         limit = _number(folder / "memory.limit_in_bytes")
         if limit is not None and limit < _NO_LIMIT_BYTES:
             stat = folder / "memory.stat"
             cache = _keyed(stat, "total_inactive_file") + _keyed(stat, "total_active_file")
-            free.append(limit - (_number(folder / "memory.usage_in_bytes") or 0) + cache)
-    return max(0, int(min(free)))
+            free.append((limit - (_number(folder / "memory.usage_in_bytes") or 0) + cache, folder / "memory.limit_in_bytes"))
+    num_bytes, path = min(free, key=lambda found: found[0])
+    return FreeMemory(max(0, int(num_bytes)), f"/{path.relative_to(root)}")
 
 
 def _v2_cpu_quotas(root: Path) -> Iterator[float]:

@@ -138,7 +138,10 @@ async def config(request: Request) -> Response:
                 "block_size": state.info.block_size,
             },
             "executor": dict(state.info.description),
-            "engine": dataclasses.asdict(state.engine_config),
+            "engine": {
+                name: "auto" if value is None else value for name, value in dataclasses.asdict(state.engine_config).items()
+            },
+            "reasons": dict(state.reasons),
             "server": server | {"num_api_keys": len(state.api_keys)},
             "sampling_defaults": {name: value for name, value in defaults.items() if value not in (None, ())},
         }

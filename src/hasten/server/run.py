@@ -27,6 +27,7 @@ import uvloop
 from hasten import __version__
 from hasten.config import EngineConfig, ServerConfig, parse_size
 from hasten.engine.build import LoadedEngine, load_engine
+from hasten.engine.memory import size
 from hasten.errors import UsageError
 from hasten.server.app import create_app
 from hasten.server.auth import configured_keys
@@ -85,6 +86,7 @@ def make_state(
         engine_config=loaded.config,
         server_config=server_config,
         metrics=Metrics(client, model_names[0], server_config.metrics_names),
+        reasons=loaded.reasons,
         sampling_defaults=loaded.checkpoint.generation_defaults,
         chat_template=chat_template,
         api_keys=configured_keys(server_config.api_key),
@@ -122,8 +124,16 @@ def start_lines(state: ServerState, loaded: LoadedEngine) -> Sequence[str]:
         f"numerics {state.info.numerics_profile}",
         f"memory   {loaded.memory}",
         f"context  {state.limits.max_tokens_total} tokens",
+        *(f"{name:<14} {_shown(loaded.config, name)}: {reason}" for name, reason in loaded.reasons.items()),
         *(f"note     {note}" for note in loaded.memory.notes),
     )
+
+
+def _shown(config: EngineConfig, name: str) -> str:
+    if name == "memory":
+        return size(parse_size(config.memory or "0"))
+    value = getattr(config, name)
+    return "auto" if value is None else str(value)
 
 
 def run(state: ServerState, client: LocalClient, listener: socket.socket) -> int:

@@ -23,6 +23,7 @@ class ServerState:
 
     `model_names` are all names clients may use, the first one is shown. `sampling_defaults` are the model's own.
     `chat_template` replaces the model's. `is_draining` is set once, by shutdown.
+    `reasons` say why the settings of `engine_config` that can be automatic are what they are.
     """
 
     client: EngineClient
@@ -32,6 +33,7 @@ class ServerState:
     engine_config: EngineConfig
     server_config: ServerConfig
     metrics: Metrics
+    reasons: Mapping[str, str] = field(default_factory=dict)
     sampling_defaults: Mapping[str, float | int] = field(default_factory=dict)
     chat_template: str | None = None
     api_keys: tuple[str, ...] = ()
