@@ -20,6 +20,7 @@ import uvloop
 from hasten.config import EngineConfig, ServerConfig
 from hasten.engine.engine import Engine
 from hasten.server.app import create_app
+from hasten.server.http_protocol import PlainHttpProtocol
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.run import bind
@@ -151,7 +152,7 @@ def running_server(
     running = RunningServer(state, executor, words, listener.getsockname()[1])
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
-        create_app(state), http="httptools", ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=0
+        create_app(state), http=PlainHttpProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=0
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=_serve, args=(server, listener, running), name="test-server", daemon=True)

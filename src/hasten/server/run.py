@@ -31,6 +31,7 @@ from hasten.engine.memory import size
 from hasten.errors import UsageError
 from hasten.server.app import create_app
 from hasten.server.auth import configured_keys
+from hasten.server.http_protocol import PlainHttpProtocol
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.state import ServerState
@@ -141,7 +142,7 @@ def run(state: ServerState, client: LocalClient, listener: socket.socket) -> int
     config = uvicorn.Config(
         create_app(state),
         loop="uvloop",
-        http="httptools",
+        http=PlainHttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

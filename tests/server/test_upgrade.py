@@ -1,0 +1,68 @@
+"""Requests that offer an upgrade (Java's HttpClient: h2c, browsers: WebSocket) are answered as if they did not."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import msgspec
+import pytest
+
+from tests.server.refusals import TEXT
+from tests.server.running import MODEL, RunningServer
+
+BODY = json.dumps({"model": MODEL, "prompt": "Hi", "max_tokens": 3, "ignore_eos": True}).encode()
+
+
+def offering(protocol: bytes, *, chunked: bool = False, close: bool = False) -> bytes:
+    connection = b"Upgrade, HTTP2-Settings" + (b", close" if close else b"")
+    head = b"POST %s HTTP/1.1\r\nConnection: %s\r\nHost: x\r\n" % (TEXT.encode(), connection)
+    head += b"HTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: %s\r\nContent-Type: application/json\r\n" % protocol
+    if chunked:
+        return head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    return head + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+def answers(server: RunningServer, packets: list[bytes], num_answers: int, pause_s: float = 0.0) -> None:
+    """Sends the packets on one connection; each answer must be that of a plain request."""
+    with server.raw() as connection:
+        for packet in packets:
+            connection.sendall(packet)
+            time.sleep(pause_s)
+        reply = b""
+        while reply.count(b"[DONE]") + reply.count(b'"hasten":') < num_answers:
+            received = connection.recv(65536)
+            assert received, reply
+            reply += received
+    assert reply.count(b"HTTP/1.1 200 OK") == num_answers, reply
+    assert reply.count(msgspec.json.encode(server.answer("Hi", 3))) == num_answers, reply
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_upgrade_is_ignored(server: RunningServer, protocol: bytes, chunked: bool) -> None:
+    answers(server, [offering(protocol, chunked=chunked)], 1)
+
+
+def test_however_the_request_is_cut_into_packets(server: RunningServer) -> None:
+    request = offering(b"h2c")
+    for size in (1, 7, 100):
+        answers(server, [request[i : i + size] for i in range(0, len(request), size)], 1, pause_s=0.0002)
+    end_of_head = request.index(b"\r\n\r\n") + 4
+    for cut in (end_of_head - 2, end_of_head, end_of_head + 5):
+        answers(server, [request[:cut], request[cut:]], 1, pause_s=0.02)
+
+
+def test_several_on_one_connection(server: RunningServer) -> None:
+    answers(server, [offering(b"h2c") + offering(b"websocket", chunked=True)], 2)
+    answers(server, [offering(b"h2c"), offering(b"h2c", close=True)], 2, pause_s=0.05)
+
+
+def test_without_a_body_and_connect(server: RunningServer) -> None:
+    response = server.http.get("/health", headers={"connection": "Upgrade", "upgrade": "h2c"})
+    assert response.status_code == 200
+    with server.raw() as connection:
+        connection.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n")
+        connection.settimeout(2)
+        assert not connection.recv(1000).startswith(b"HTTP/1.1 200")
+    server.check_alive()
