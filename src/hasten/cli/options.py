@@ -71,7 +71,8 @@ def _annotated(name: str, annotation: Any, text: str, env: bool) -> Any:
     if env:
         words["env_var"] = f"HASTEN_{name.upper()}"
     if typing.get_origin(annotation) is tuple:
-        words["env_var_split"] = lambda _kind, text, delimiter=None: values_of(text)
+        # empty ones are kept for the server to refuse: a key that came out empty must not mean that none is needed
+        words["env_var_split"] = lambda _kind, text, delimiter=None: [part.strip() for part in text.split(",")]
         words["json_list"] = False
     if annotation is bool:
         words["negative"] = ()

@@ -28,13 +28,14 @@ from hasten import __version__
 from hasten.config import EngineConfig, ServerConfig, parse_size
 from hasten.engine.build import LoadedEngine, load_engine
 from hasten.engine.memory import size
-from hasten.errors import UsageError
+from hasten.errors import TemplateError, UsageError
 from hasten.server.app import create_app
 from hasten.server.auth import configured_keys
 from hasten.server.http_protocol import PlainHttpProtocol
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.state import ServerState
+from hasten.tokenizer.chat_template import check_template
 from hasten.weights.registry import ResolvedModel
 
 EXIT_FAILED = 1
@@ -238,15 +239,27 @@ def _check_config(config: ServerConfig) -> None:
         raise UsageError(f"--port is {config.port}, it must be in [0, 65535]")
     if not 0 <= config.grace_s < float("inf"):
         raise UsageError(f"--grace-s is {config.grace_s}, it must be a number of seconds")
+    for name in ("served_model_name", "api_key", "cors"):
+        if not all(value.strip() for value in getattr(config, name)):
+            raise UsageError(
+                f"--{name.replace('_', '-')} (or an entry of HASTEN_{name.upper()}) is empty: give it a value, or leave it out"
+            )
 
 
 def _read_template(path: str | None) -> str | None:
     if path is None:
         return None
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--chat-template: cannot read {path}: {error}") from None
+        template = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--chat-template: cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--chat-template: {path} is not UTF-8 at byte {error.start}") from None
+    try:
+        check_template(template)
+    except TemplateError as error:
+        raise UsageError(f"--chat-template: {path}: {error}") from None
+    return template
 
 
 def _bind_message(error: OSError, config: ServerConfig) -> str:

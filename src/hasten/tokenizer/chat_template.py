@@ -85,6 +85,13 @@ class ChatTemplates:
             return self._environment, compiled
 
 
+def check_template(source: str) -> None:
+    """Raises: TemplateError naming the line, when `source` does not compile."""
+    from hasten.tokenizer.template_sandbox import ChatEnvironment  # as above
+
+    _compile(ChatEnvironment(), source)
+
+
 def _compile(environment: ChatEnvironment, source: str) -> jinja2.Template:
     if len(source) > MAX_TEMPLATE_CHARS:
         raise TemplateError(f"chat template: it has {len(source)} characters, the limit is {MAX_TEMPLATE_CHARS}")
