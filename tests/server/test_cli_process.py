@@ -174,6 +174,53 @@ def test_ctrl_c_ends_generate_with_what_there_is(environment: dict[str, str], mo
     assert (first + rest).endswith(b"\n")
 
 
+@pytest.mark.parametrize("imported", ["threading", "cyclopts.parameter", "hasten.cli.terminal", "numpy.lib", "jinja2.lexer"])
+def test_ctrl_c_during_the_imports_is_silent(environment: dict[str, str], model: Path, imported: str) -> None:
+    command = [sys.executable, "-X", "importtime", *HASTEN[1:], "generate", str(model), "-p", "hi", "--ignore-eos"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    try:
+        assert any(line.split("|")[-1].strip().startswith(imported) for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out.strip()) == (130, "")
+    assert all(line.startswith("import time:") for line in err.splitlines()), err
+
+
+@pytest.mark.parametrize("buffered", ["", "1"])
+@pytest.mark.parametrize("command", ["--version", "--help", "models", "generate MODEL -p hi --max-tokens 2"])
+def test_standard_output_that_is_full(environment: dict[str, str], model: Path, command: str, buffered: str) -> None:
+    arguments = command.replace("MODEL", str(model)).split()
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*HASTEN, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment | {"PYTHONUNBUFFERED": buffered},
+            timeout=LIMIT_S,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"hasten: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["--version", "models", "generate MODEL -p hi"])
+def test_standard_output_that_is_closed(environment: dict[str, str], model: Path, command: str) -> None:
+    arguments = command.replace("MODEL", str(model)).split()
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *HASTEN, *arguments],
+        stderr=subprocess.PIPE,
+        env=environment,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == b"hasten: standard output is closed: there is nowhere to write the answer\n"
+
+
 def test_reader_that_goes_away(environment: dict[str, str], model: Path) -> None:
     arguments = ["generate", str(model), "-p", "hi", "--ignore-eos", "--executor", "reference"]
     process = subprocess.Popen([*HASTEN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)

@@ -197,6 +197,17 @@ def test_generate_reads_standard_input(model: str, capsys: pytest.CaptureFixture
     assert "byte 2 is 0xff" in capsys.readouterr().err
 
 
+def test_generate_without_text_is_refused(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standard_input(monkeypatch, b"")
+    for option in ((), ("-p", "")):
+        assert app.run(["generate", model, *option]) == 2
+        assert capsys.readouterr().err.startswith("hasten: there is no text")
+    monkeypatch.setattr(sys, "stdin", None)
+    assert app.run(["generate", model]) == 2
+
+
 def test_generate_prompt_over_the_context_names_both_numbers(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["generate", model, "-p", "x " * 600, "--raw", *REFERENCE]) == 2
     err = capsys.readouterr().err

@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
     """Entry point of the `hasten` script."""
-    if sys.argv[1:] in (["--version"], ["-V"]):
+    # a Ctrl-C that was ignored by whoever started us stays ignored
+    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    try:
+        if mine:
+            # an exception inside an import can end up anywhere; nothing is written yet that could be lost
+            signal.signal(signal.SIGINT, _leave)
+        code = _main(sys.argv[1:], interruptible=mine)
+        if mine:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer is out: the rest is the interpreter's tidying up
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    if code == EXIT_INTERRUPTED:
+        # all is closed and flushed; CPython would end by the signal if it came inside an exec("…"), as dataclasses use it
+        os._exit(code)
+    sys.exit(code)
+
+
+def _leave(number: int, frame: object) -> None:
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _main(arguments: list[str], *, interruptible: bool) -> int:
+    from hasten.cli import standard_output
+
+    if sys.stdout is None:
+        standard_output.say(standard_output.CLOSED)
+        return 1
+    standard_output.keep_a_buffer()
+    if arguments in (["--version"], ["-V"]):
         from hasten import __version__
 
         print(__version__)
-        return
+        return standard_output.flush(0)
     from hasten.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run(arguments)

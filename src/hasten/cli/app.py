@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
 from hasten import __version__
+from hasten.cli import EXIT_INTERRUPTED, standard_output
 from hasten.errors import DoesNotFit, HastenError, UsageError
 
 EXIT_DONE = 0
@@ -17,7 +16,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_GATE = 3  # a comparison or quality gate said no; nothing went wrong
 EXIT_DOES_NOT_FIT = 4
-EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "serve": "Start the OpenAI-compatible server.",
@@ -63,22 +61,18 @@ def run(tokens: Sequence[str]) -> int:
 def guarded(command: Callable[[], object]) -> int:
     """Call `command`; every exception becomes one line on stderr and an exit code."""
     try:
-        code = _exit_code(command())
-        sys.stdout.flush()
-        return code
+        return standard_output.flush(_exit_code(command()))
     except CycloptsError as error:
         return fail(f"{_one_line(str(error))} (hasten --help lists what there is)", EXIT_USAGE)
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # the reader (head, a pager) has gone: nobody is left to tell, and the interpreter must not try again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return standard_output.flush(EXIT_INTERRUPTED)
     except HastenError as error:
         return fail(_one_line(str(error)), exit_code_of(error))
     except MemoryError:
         return fail("out of memory: choose a smaller --memory, --max-model-len or model", EXIT_DOES_NOT_FIT)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) or standard_output.flush(EXIT_DONE):
+            return standard_output.flush(EXIT_FAILED)  # it has said so
         return fail(_one_line(str(error)), EXIT_FAILED)
     except Exception as error:  # a bug of ours: still one line, and how to see more
         words = _one_line(f"{type(error).__name__}: {error}")
@@ -94,8 +88,8 @@ def exit_code_of(error: HastenError) -> int:
 
 
 def fail(message: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # stderr may be closed
-        print(f"hasten: {message}", file=sys.stderr, flush=True)
+    standard_output.flush(code)
+    standard_output.say(message)
     return code
 
 

@@ -60,11 +60,15 @@ def generate(
 
 
 def _prompt(prompt: str | None) -> str:
-    """The option, else standard input. Raises: UsageError if that is a terminal or not UTF-8."""
-    if prompt is not None:
-        return prompt
-    if sys.stdin is None or sys.stdin.isatty():
+    """The option, else standard input. Raises: UsageError if it is empty, or standard input is a terminal or not UTF-8."""
+    if prompt is None and sys.stdin is not None and not sys.stdin.isatty():
+        prompt = _standard_input()
+    if not prompt:
         raise UsageError("there is no text: give -p TEXT, or pipe it in")
+    return prompt
+
+
+def _standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import AsyncIterator, Coroutine, Generator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from hasten.cli.answer import Answer, Message
 from hasten.config import EngineConfig
@@ -13,6 +13,8 @@ from hasten.llm import AsyncLLM
 from hasten.llm_output import Output, Piece
 from hasten.request import SamplingParams
 from hasten.weights.registry import ResolvedModel
+
+T = TypeVar("T")
 
 
 class LocalModel:
@@ -43,6 +45,13 @@ class LocalModel:
         """Go on from `text` as it is; otherwise as `reply`."""
         return self._answer(self._llm.stream(text, self._params(sampling)))
 
+    def _run(self, awaited: Coroutine[Any, Any, T]) -> T:
+        """Its result. Nothing but Ctrl-C cancels it, though the runner does not always see that."""
+        try:
+            return self._runner.run(awaited)
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
     def _params(self, sampling: Mapping[str, Any]) -> SamplingParams:
         """What was asked for, else the model's own defaults, else those of SamplingParams."""
         return SamplingParams(**{**self._llm.loaded.checkpoint.generation_defaults, **sampling})
@@ -50,12 +59,12 @@ class LocalModel:
     def _answer(self, pieces: AsyncIterator[Piece]) -> Generator[str, None, Answer]:
         output: Output | None = None
         try:
-            while (piece := self._runner.run(_next(pieces))) is not None:
+            while (piece := self._run(_next(pieces))) is not None:
                 output = piece.output
                 if piece.text:
                     yield piece.text
         finally:
-            self._runner.run(cast(Any, pieces).aclose())
+            self._run(cast(Any, pieces).aclose())
         assert output is not None, "the last piece has the output"
         return _answer_of(output)
 
