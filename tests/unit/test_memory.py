@@ -85,6 +85,29 @@ def test_less_than_512_tokens_is_refused_with_the_numbers(budget_bytes: int) -> 
     assert plan(12 * MIB + 16 * BLOCK).max_model_len == 512
 
 
+def refusal(budget_bytes: int, scratch_bytes: int, **config: object) -> str:
+    with pytest.raises(DoesNotFit) as error:
+        plan_memory(
+            SPEC,
+            EngineConfig(**config),  # type: ignore[arg-type]
+            LAYOUT,
+            budget_bytes=budget_bytes,
+            weight_bytes=10 * MIB,
+            scratch_bytes=scratch_bytes,
+        )
+    return str(error.value).split("; ")[1]
+
+
+def test_advice_names_only_options_that_can_help() -> None:
+    assert refusal(12 * MIB, 90 * MIB, threads=64, max_num_batched_tokens=512) == (
+        "raise --memory, or lower --threads (64) or --max-num-batched-tokens (512): scratch grows with both"
+    )
+    assert refusal(12 * MIB, 90 * MIB, executor="reference") == "raise --memory, or lower --max-num-batched-tokens (512)"
+    assert refusal(9 * MIB, 90 * MIB, threads=64) == "raise --memory", "the weights alone are too large"
+    assert refusal(10 * MIB + 15 * BLOCK, 0) == "raise --memory, or take --kv int8"
+    assert refusal(10 * MIB + 7 * BLOCK, 0) == "raise --memory", "int8 needs more than half of bf16"
+
+
 @pytest.mark.parametrize("max_model_len", [0, -1, 4097])
 def test_context_outside_the_models_positions_is_refused(max_model_len: int) -> None:
     with pytest.raises(UsageError, match=rf"{max_model_len}.*4096"):
@@ -110,6 +133,16 @@ def test_plan_in_words() -> None:
 def test_numbers_out_of_range_are_refused_by_the_name_of_the_option(field: str) -> None:
     with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is -1"):
         resolve_config(EngineConfig(**{field: -1}))
+
+
+@pytest.mark.parametrize(
+    ("field", "high"), [("max_num_seqs", 4096), ("max_num_batched_tokens", 65536), ("threads", 1024), ("chunk", 65536)]
+)
+def test_numbers_no_machine_could_use_are_refused_with_the_range(field: str, high: int) -> None:
+    resolve_config(EngineConfig(**{field: high}))
+    for value in (high + 1, 1 << 31, 99_999_999_999):
+        with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is {value}, .* between . and {high}"):
+            resolve_config(EngineConfig(**{field: value}))
 
 
 def test_auto_is_resolved() -> None:

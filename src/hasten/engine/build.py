@@ -74,10 +74,15 @@ def load_engine(model_path: str | os.PathLike[str], config: EngineConfig, *, deb
 
 def resolve_config(config: EngineConfig) -> EngineConfig:
     """Settle what the model has no say in: threads and the KV format. Raises UsageError for numbers out of range."""
-    for name, low in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("threads", 1), ("chunk", 0)):
+    for name, low, high in (
+        ("max_num_seqs", 1, 4096),
+        ("max_num_batched_tokens", 1, 65536),
+        ("threads", 1, 1024),
+        ("chunk", 0, 65536),
+    ):
         value = getattr(config, name)
-        if value is not None and value < low:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be at least {low}")
+        if value is not None and not low <= value <= high:
+            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be between {low} and {high}")
     return config.resolved(
         threads=config.threads or cpu_limits().num_cpus,
         kv="bf16" if config.kv == "auto" else config.kv,

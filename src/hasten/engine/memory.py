@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hasten.config import EngineConfig, parse_size
 from hasten.errors import DoesNotFit, UsageError
@@ -83,11 +83,7 @@ def plan_memory(
     least_blocks = _blocks(least_len)
     if num_blocks < least_blocks:
         needed = weight_bytes + scratch_bytes + least_blocks * layout.block_bytes
-        advice = "raise --memory"
-        if least_len > MIN_AUTO_LEN:
-            advice += ", or lower --max-model-len"
-        if layout.format != "int8" and config.executor == "native":
-            advice += ", or take --kv int8"
+        advice = _advice(config, layout, least_len, budget_bytes - weight_bytes, scratch_bytes)
         raise DoesNotFit(
             f"{size(needed)} are needed, the budget is {size(budget_bytes)}: weights {size(weight_bytes)}, scratch "
             f"{size(scratch_bytes)}, KV {size(least_blocks * layout.block_bytes)} for {least_len} tokens; {advice}"
@@ -101,6 +97,27 @@ def plan_memory(
         )
     num_blocks = min(num_blocks, config.max_num_seqs * _blocks(max_model_len))
     return MemoryPlan(budget_bytes, weight_bytes, scratch_bytes, layout.block_bytes, num_blocks, max_model_len, tuple(notes))
+
+
+def _advice(config: EngineConfig, layout: KvLayout, least_len: int, room: int, scratch_bytes: int) -> str:
+    """What makes it fit: only options that can.
+
+    Args:
+        room: bytes that the weights leave for scratch and KV; may be negative.
+    """
+    least_blocks = _blocks(least_len)
+    kv_room = room - scratch_bytes
+    ways = ["raise --memory"]
+    if kv_room > 0 and least_len > MIN_AUTO_LEN:
+        ways.append("lower --max-model-len")
+    native = config.executor == "native"
+    if native and layout.format != "int8" and least_blocks * replace(layout, format="int8").block_bytes <= kv_room:
+        ways.append("take --kv int8")
+    if room > 0 and scratch_bytes > least_blocks * layout.block_bytes:
+        batch = f"--max-num-batched-tokens ({config.max_num_batched_tokens})"
+        threads = "auto" if config.threads is None else config.threads
+        ways.append(f"lower --threads ({threads}) or {batch}: scratch grows with both" if native else f"lower {batch}")
+    return ", or ".join(ways)
 
 
 def _blocks(num_tokens: int) -> int:
