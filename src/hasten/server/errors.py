@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,10 +14,13 @@ from starlette.responses import Response
 
 from hasten import errors
 from hasten.server.protocol import ErrorAnswer, ErrorBody
+from hasten.server.quoting import cut
 
 logger = logging.getLogger("hasten.server")
 
 RETRY_AFTER_S = 5  # a drained server is usually replaced within seconds; nothing finer is known yet
+_LONG_NUMBER = re.compile(r"(\d{40})\d+")  # JSON's numbers have no limit, and errors show them
+MAX_TEMPLATE_WORDS = 500  # a template may say what it likes, the client's message included
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ def describe(error: BaseException) -> tuple[int, ErrorAnswer]:
     message = str(error)
     if not isinstance(error, errors.HastenError):
         message = "the server failed while answering; its log says more"
+    if isinstance(error, errors.InvalidRequest):
+        message = _LONG_NUMBER.sub(r"\1…", message)
+    if isinstance(error, errors.TemplateError):
+        message = cut(message, MAX_TEMPLATE_WORDS)
     param = getattr(error, "param", None)
     if isinstance(error, errors.UnknownModel):
         param = "model"
@@ -74,7 +82,7 @@ async def on_hasten_error(request: Request, error: Exception) -> Response:
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's own 404 and 405, in OpenAI's shape."""
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {cut(request.url.path)}: {error.detail}"
     body = ErrorAnswer(ErrorBody(message, "invalid_request_error", None, _HTTP_CODES.get(error.status_code)))
     return json_response(body, error.status_code, headers=error.headers)
 

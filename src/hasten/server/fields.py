@@ -14,6 +14,9 @@ import msgspec
 from hasten.errors import InvalidRequest
 from hasten.server.json_body import decode
 from hasten.server.protocol import ChatRequest, CompletionRequest, SamplingFields
+from hasten.server.quoting import cut
+
+MAX_WARNINGS = 20  # about fields that are not known
 
 # They say who asks, or how to store, route or price: nothing about the text.
 SILENT = frozenset(
@@ -83,7 +86,11 @@ def check_fields(body: bytes, names: Iterable[str], kind: type[SamplingFields]) 
         values = decode(body, dict[str, msgspec.Raw])
         for name in refused:
             _check_harmless(name, bytes(values[name]))
-    return [f"the field {name!r} is not known and was ignored" for name in unknown if name not in refused]
+    ignored = [name for name in unknown if name not in refused]
+    warnings = [f"the field {cut(name)!r} is not known and was ignored" for name in ignored[:MAX_WARNINGS]]
+    if len(ignored) > MAX_WARNINGS:
+        warnings.append(f"{len(ignored) - MAX_WARNINGS} more fields are not known and were ignored")
+    return warnings
 
 
 def _check_harmless(name: str, raw: bytes) -> None:

@@ -7,6 +7,7 @@ sheer numbers of values before anything is built from them; `decode` then parses
 from __future__ import annotations
 
 import asyncio
+import codecs
 import functools
 import re
 from typing import Any, TypeVar, cast
@@ -14,11 +15,14 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from hasten.errors import InvalidRequest
+from hasten.server.protocol import RANGES
+from hasten.server.quoting import cut
 
 MAX_DEPTH = 64  # OpenAI's deepest body, a tool's schema, stays well below
 MAX_VALUES = 2**18  # what msgspec builds in about 5 ms; more ids than two contexts of 128k
 TOKENS_PER_SLICE = 1000  # about 1 ms of scanning before other requests get the loop;
 BYTES_PER_SLICE = 2**17  # the same in bytes where strings and brackets are rare
+MAX_REASON = 130  # characters of the parser's words, which may quote a name
 
 # a run without marks, then a whole string or a bracket; possessive: there is never anything to go back to
 _TOKEN = re.compile(rb'[^"{}\[\]]*+("(?:[^"\\]++|\\.)*+"|[{}\[\]])', re.DOTALL)
@@ -34,15 +38,31 @@ async def scan(body: bytes, *, max_values: int = MAX_VALUES) -> frozenset[str]:
 
     Only structure is checked, so that malformed JSON may pass: `decode` refuses it afterwards.
 
-    Raises: InvalidRequest for an empty body, nesting deeper than MAX_DEPTH, a key given twice in one object, or more
-    than max_values values.
+    Raises: InvalidRequest for an empty body, one that is not UTF-8, nesting deeper than MAX_DEPTH, a key given twice in
+    one object, or more than max_values values.
     """
     if not body.strip(b" \t\r\n"):
         raise InvalidRequest("the body is empty: send a JSON object", code="invalid_json")
+    if not body.isascii():
+        await _check_utf8(body)
     scanner = _Scanner(body, max_values)
     while scanner.advance():
         await asyncio.sleep(0)
     return frozenset(scanner.top_level)
+
+
+async def _check_utf8(body: bytes) -> None:
+    """The parser looks at the strings it keeps only. Raises InvalidRequest."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), BYTES_PER_SLICE):
+        end = start + BYTES_PER_SLICE
+        num_pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(body[start:end], final=end >= len(body))
+        except UnicodeDecodeError as error:
+            position = start - num_pending + error.start
+            raise InvalidRequest(f"the body is not JSON: not valid UTF-8 at byte {position}", code="invalid_json") from None
+        await asyncio.sleep(0)
 
 
 class _Scanner:
@@ -148,8 +168,10 @@ def decode(body: bytes, kind: type[_T]) -> _T:
         return decoded
     except msgspec.ValidationError as error:
         where = _WHERE.search(str(error))
-        field = where.group(1) if where else ""
-        reason = _WHERE.sub("", str(error))
+        field = cut(where.group(1)) if where else ""
+        reason = cut(_WHERE.sub("", str(error)), MAX_REASON)
+        if field in RANGES and reason.endswith("out of range"):
+            reason += f", it must be in {RANGES[field]}"
         if not field:
             raise InvalidRequest(f"the body is not as expected: {reason}", code="invalid_type") from None
         raise InvalidRequest(f"{field}: {reason}", param=field, code="invalid_type") from None

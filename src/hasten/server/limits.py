@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hasten.errors import BodyTooLarge, InvalidRequest
 from hasten.server.errors import error_response
+from hasten.server.quoting import cut
 
 
 class BodyLimit:
@@ -48,5 +49,5 @@ def check_content_type(content_type: str | None) -> None:
     media_type = (content_type or "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not (media_type.startswith("application/") and media_type.endswith("+json")):
         raise InvalidRequest(
-            f"Content-Type is {media_type!r}: send JSON with Content-Type: application/json", code="invalid_content_type"
+            f"Content-Type is {cut(media_type)!r}: send JSON with Content-Type: application/json", code="invalid_content_type"
         )

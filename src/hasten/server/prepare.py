@@ -13,6 +13,7 @@ from hasten.errors import InvalidRequest, PromptTooLong
 from hasten.request import MAX_TOP_LOGPROBS, SamplingParams
 from hasten.server.job import Job, Prompt, choice_seeds, draw_seed
 from hasten.server.protocol import ChatRequest, CompletionRequest, ContentPart, Message, SamplingFields
+from hasten.server.quoting import cut
 from hasten.server.state import ServerState
 
 MAX_CHOICES = 128  # OpenAI's limit for n; here for n × prompts
@@ -54,7 +55,8 @@ async def completion_job(state: ServerState, body: CompletionRequest, **known: A
     sources = _prompt_sources(body.prompt)
     num_choices = _num_choices(body, len(sources))
     start_s = time.monotonic()
-    prompts = tuple([await _prompt(state, source, bool(body.echo)) for source in sources])
+    names = [f"prompt[{i}]" if sources is body.prompt else "the prompt" for i in range(len(sources))]
+    prompts = tuple([await _prompt(state, source, bool(body.echo), name) for source, name in zip(sources, names, strict=True)])
     job = Prepared(model, sampling, prompts, num_choices, "cmpl", start_s)
     return _job(state, body, job, echo=bool(body.echo), **known)
 
@@ -85,7 +87,7 @@ async def plain_messages(messages: Sequence[Message] | None) -> list[dict[str, A
 
 def _plain_message(message: Message, where: str) -> dict[str, Any]:
     if message.role not in _ROLES:
-        raise InvalidRequest(f"{where}.role is {message.role!r}: supported are {', '.join(_ROLES)}", param=f"{where}.role")
+        raise InvalidRequest(f"{where}.role is {cut(message.role)!r}: supported are {', '.join(_ROLES)}", param=f"{where}.role")
     if message.tool_calls:
         raise InvalidRequest(
             f"{where}.tool_calls is not supported: tool calls are not built yet",
@@ -103,9 +105,8 @@ def _plain_message(message: Message, where: str) -> dict[str, Any]:
 
 def _text_of(part: ContentPart, where: str) -> str:
     if part.type != "text":
-        raise InvalidRequest(
-            f"{where}.type is {part.type!r}: this model reads text only", param=f"{where}.type", code="unsupported_parameter"
-        )
+        message = f"{where}.type is {cut(part.type)!r}: this model reads text only"
+        raise InvalidRequest(message, param=f"{where}.type", code="unsupported_parameter")
     if part.text is None:
         raise InvalidRequest(f"{where}.text is missing", param=f"{where}.text")
     return part.text
@@ -181,13 +182,14 @@ def _prompt_sources(prompt: str | list[str | int | list[int]] | None) -> list[st
     raise InvalidRequest("prompt mixes texts, ids and lists: send texts, ids, or lists of ids", param="prompt")
 
 
-async def _prompt(state: ServerState, source: str | list[int], with_text: bool) -> Prompt:
+async def _prompt(state: ServerState, source: str | list[int], with_text: bool, name: str) -> Prompt:
+    token_ids = await token_ids_of(state, source, param="prompt") if isinstance(source, str) else source
+    if not token_ids:
+        raise InvalidRequest(f"{name} is empty: it needs at least one token", param="prompt")
+    state.limits.check_prompt(token_ids)
     if isinstance(source, str):
-        prompt = Prompt(tuple(await token_ids_of(state, source, param="prompt")), source)
-        state.limits.check_prompt(prompt.token_ids)
-        return prompt
-    state.limits.check_prompt(source)
-    return Prompt(tuple(source), state.tokenizer.decode(source, skip_special_tokens=False) if with_text else "")
+        return Prompt(tuple(token_ids), source)
+    return Prompt(tuple(token_ids), state.tokenizer.decode(token_ids, skip_special_tokens=False) if with_text else "")
 
 
 def _job(
@@ -283,8 +285,11 @@ def _max_completion_tokens(body: ChatRequest) -> int | None:
         raise InvalidRequest(
             f"max_tokens is {old} and max_completion_tokens is {new}: send one of them", param="max_completion_tokens"
         )
-    if new is not None and new < 0:
-        raise InvalidRequest(f"max_completion_tokens is {new}, it must be at least 0", param="max_completion_tokens")
+    try:
+        SamplingParams(max_tokens=new)
+    except InvalidRequest as error:  # said with the client's own word
+        message = str(error).replace("max_tokens", "max_completion_tokens")
+        raise InvalidRequest(message, param="max_completion_tokens") from None
     return old if new is None else new
 
 

@@ -99,6 +99,24 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
     tokens: list[int] | None = None
 
 
+# Field → numbers it takes, for those that do not even fit a double or 64 bits; the others are checked where they are used.
+RANGES = {
+    "n": "[1, 128]",
+    "max_tokens": "[0, 2147483647]",
+    "max_completion_tokens": "[0, 2147483647]",
+    "temperature": "[0, 100]",
+    "top_k": "[-1, 2147483647]",
+    "top_p": "(0, 1]",
+    "min_p": "[0, 1]",
+    "seed": "[-2^63, 2^64)",
+    "repetition_penalty": "(0, 100]",
+    "presence_penalty": "[-2, 2]",
+    "frequency_penalty": "[-2, 2]",
+    "logit_bias[...]": "[-100, 100]",
+    "logprobs": "[0, 20]",
+    "top_logprobs": "[0, 20]",
+}
+
 # ---- answers -----------------------------------------------------------------------------------------------------------
 
 

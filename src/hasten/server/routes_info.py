@@ -26,6 +26,7 @@ from hasten.server.protocol import (
     TokenizeAnswer,
     TokenizeRequest,
 )
+from hasten.server.quoting import cut
 from hasten.server.routes import read_json
 from hasten.server.state import ServerState
 
@@ -153,7 +154,7 @@ async def explain(request: Request) -> Response:
     public_id = request.path_params["id"]
     ledgers = _state(request).ledgers.get(public_id, request.scope.get(CLIENT_KEY, b""))
     if ledgers is None:
-        message = f"no recent answer has the id {public_id!r}"
+        message = f"no recent answer has the id {cut(public_id)!r}"
         return json_response(ErrorAnswer(ErrorBody(message, "invalid_request_error", "id", "not_found")), 404)
     return json_response(ledgers[0] if len(ledgers) == 1 else ledgers)
 

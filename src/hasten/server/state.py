@@ -14,6 +14,7 @@ from hasten.request import SamplingParams
 from hasten.server.client import EngineClient
 from hasten.server.explain import LedgerRing
 from hasten.server.metrics import Metrics
+from hasten.server.quoting import cut
 from hasten.tokenizer.tokenizer import Tokenizer
 
 
@@ -61,7 +62,7 @@ class ServerState:
             assert name is not None
             return name
         served = ", ".join(repr(served) for served in self.model_names)
-        what = "the field model is missing" if name is None else f"the model {name!r} is not served"
+        what = "the field model is missing" if name is None else f"the model {cut(name)!r} is not served"
         raise UnknownModel(f"{what}: this server has {served}")
 
     def resolve(self, sampling: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
