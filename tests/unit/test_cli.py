@@ -235,6 +235,22 @@ def test_chat_goes_on_after_a_message_that_is_too_long(
     assert "3 answer tokens" in lines[1]
 
 
+def test_chat_goes_on_after_a_line_that_is_not_utf_8(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--max-tokens", "3", "--temperature", "0", "--ignore-eos", *REFERENCE)
+    standard_input(monkeypatch, b"hello\nagain\n")
+    assert app.run(["chat", model, *options]) == 0
+    without = capsys.readouterr()
+    standard_input(monkeypatch, b"hello\nbad \xff line\nagain\n")
+    assert app.run(["chat", model, *options]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == without.out, "the conversation is the same without that line"
+    assert captured.err.splitlines()[1] == "hasten: this line is not UTF-8: it is left out"
+    monkeypatch.setattr(sys, "stdin", None)
+    assert app.run(["chat", model, *options]) == 0
+
+
 def test_chat_with_a_server_times_the_first_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """An early chunk with a role only is no token (as FR-058): the first text comes at 200 ms, then one each 20 ms."""
     standard_input(monkeypatch, b"hello\n")

@@ -57,7 +57,7 @@ def chat(
 
 
 def _converse(talker: Talker, system: str | None, asked: dict[str, Any]) -> int:
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     if interactive:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401 (line editing and history in input())
@@ -65,7 +65,15 @@ def _converse(talker: Talker, system: str | None, asked: dict[str, Any]) -> int:
     start = [{"role": "system", "content": system}] if system is not None else []
     messages = list(start)
     failed = False
-    while (line := _next_line(interactive)) is not None:
+    while True:
+        try:
+            line = _next_line(interactive)
+        except UnicodeError:
+            failed = True
+            note("hasten: this line is not UTF-8: it is left out")
+            continue
+        if line is None:
+            break
         text = line.strip()
         if not text:
             continue
@@ -79,7 +87,7 @@ def _converse(talker: Talker, system: str | None, asked: dict[str, Any]) -> int:
             answer, stopped = _say(talker, messages, asked)
         except HastenError as error:
             # a wrong option is wrong for every message; a prompt that is too long is not
-            if isinstance(error, InvalidRequest) and error.param in asked:
+            if isinstance(error, InvalidRequest) and error.param in asked and error.code != "context_length_exceeded":
                 raise
             failed = True
             messages.pop()
@@ -94,11 +102,15 @@ def _converse(talker: Talker, system: str | None, asked: dict[str, Any]) -> int:
 
 
 def _next_line(interactive: bool) -> str | None:
-    """The next message, None at the end of input."""
+    """The next message, None at the end of input. Raises: UnicodeError for a line that is not UTF-8, and goes on after it."""
+    if sys.stdin is None:
+        return None
     if not interactive:
-        return sys.stdin.readline() or None
+        return sys.stdin.buffer.readline().decode("utf-8") or None
     try:
-        return input("\n› ")
+        line = input("\n› ")
+        line.encode("utf-8")  # in the C locale wrong bytes arrive as lone surrogates
+        return line
     except EOFError:
         return None
 
