@@ -65,4 +65,8 @@ def test_without_a_body_and_connect(server: RunningServer) -> None:
         connection.sendall(b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n")
         connection.settimeout(2)
         assert not connection.recv(1000).startswith(b"HTTP/1.1 200")
+    with server.raw() as connection:  # refused when its head is read again
+        connection.sendall(b"GET /%ff%[ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+        connection.settimeout(2)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 4")
     server.check_alive()

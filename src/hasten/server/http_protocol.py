@@ -27,8 +27,10 @@ class PlainHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as stopped:
                 if not self._ignores_upgrade():  # CONNECT, which is answered like any unknown method
                     return
-                data = data[stopped.args[0] :]
-                self._read_head_again()
+                data = self._head_without_upgrade() + data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                with contextlib.suppress(AttributeError):  # as uvicorn's own parser; httptools has it from 0.6.3 on
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
                 return
@@ -44,10 +46,7 @@ class PlainHttpProtocol(HttpToolsProtocol):
     def _ignores_upgrade(self) -> bool:
         return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
-    def _read_head_again(self) -> None:
+    def _head_without_upgrade(self) -> bytes:
         request_line = b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
         fields = [b"%s: %s\r\n" % (name, value) for name, value in self.headers if name != b"upgrade"]
-        self.parser = httptools.HttpRequestParser(self)
-        with contextlib.suppress(AttributeError):  # as uvicorn's own parser; httptools has it from 0.6.3 on
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.parser.feed_data(b"".join((request_line, *fields, b"\r\n")))
+        return b"".join((request_line, *fields, b"\r\n"))
