@@ -23,7 +23,11 @@ def main() -> None:
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     if code == EXIT_INTERRUPTED:
-        # all is closed and flushed; CPython would end by the signal if it came inside an exec("…"), as dataclasses use it
+        # CPython would end by the signal if it came inside an exec("…"), as dataclasses use it; all is closed already
+        if sys.stdout is not None:
+            from hasten.cli import standard_output
+
+            standard_output.flush(code)
         os._exit(code)
     sys.exit(code)
 
