@@ -32,9 +32,9 @@ $(VENV)/.created: | check-prereqs
 	touch $@
 
 $(VENV)/.installed: pyproject.toml scripts/requirements.py $(VENV)/.created
-	@echo "installing dependencies"
+	@echo "installing dependencies"  # modules are compiled when first imported: most never are
 	$(BIN)/python scripts/requirements.py build runtime demo > $(VENV)/requirements.txt
-	$(PIP) install -r $(VENV)/requirements.txt
+	$(PIP) install --no-compile -r $(VENV)/requirements.txt
 	touch $@
 
 $(VENV)/.built: $(NATIVE_SOURCES) pyproject.toml $(VENV)/.installed
