@@ -219,9 +219,13 @@ def test_fr_015_preempted_requests_give_the_same_tokens() -> None:
 def test_idle_engine_sleeps_and_wakes_within_a_millisecond() -> None:
     with EngineRun(ScriptedExecutor()) as run:
         run.wait(run.submit([3], 1))
-        cpu_before, started = time.process_time(), time.perf_counter()
+        thread = run.engine._thread
+        assert thread is not None
+        assert thread.ident is not None
+        clock = time.pthread_getcpuclockid(thread.ident)  # of that thread alone: earlier tests have left others
+        cpu_before, started = time.clock_gettime(clock), time.perf_counter()
         time.sleep(0.3)
-        idle_share = (time.process_time() - cpu_before) / (time.perf_counter() - started)
+        idle_share = (time.clock_gettime(clock) - cpu_before) / (time.perf_counter() - started)
         waits_ms = []
         for _ in range(20):
             run.wait(request := run.submit([3], 1))
@@ -229,7 +233,7 @@ def test_idle_engine_sleeps_and_wakes_within_a_millisecond() -> None:
             assert ledger is not None
             waits_ms.append(ledger.parts[0].ms)
             time.sleep(0.005)
-    assert idle_share < 0.05
+    assert idle_share < 0.01
     assert sorted(waits_ms)[5] < 1.0, "from submit to the start of the step, in a quarter of the tries (shared machine)"
 
 

@@ -201,7 +201,7 @@ def test_the_demo_model_s_chat_prompt(smollm2: Tokenizer, smollm2_data: Tokenize
     ids = smollm2.encode(prompt)
     assert ids[0] == smollm2_data.tokens.index("<|im_start|>") == smollm2.bos_token_id
     assert ids.count(smollm2_data.tokens.index("<|im_end|>")) == 2
-    assert smollm2.eos_token_ids == (2,)
+    assert smollm2.eos_token_ids == (2, 0)  # the key's, then <|endoftext|>, known by its text
 
 
 @pytest.mark.parametrize(
