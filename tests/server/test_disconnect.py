@@ -135,7 +135,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(num_clien
             assert text == server.answer("Hi", 400)
             logprobs = [event["choices"][0]["logprobs"] for event in events if event["choices"][0]["logprobs"]]
             assert sum(len(part["tokens"]) for part in logprobs) == 400
-            assert max(len(part["tokens"]) for part in logprobs) > 8  # what could not be sent was joined, not queued
+            assert max(len(part["tokens"]) for part in logprobs) > 50  # what could not be sent was joined, not queued
 
 
 def test_a_client_that_does_not_read_and_leaves_is_cancelled() -> None:
