@@ -18,18 +18,26 @@ WAIT_S = 20.0  # far more than anything here takes: a hang fails instead of bloc
 
 
 class EngineRun:
-    """Context manager. On leaving, the engine is stopped; no block may be held and every request has one end."""
+    """Context manager. On leaving, the engine is stopped; no block may be held and every request has one end.
 
-    def __init__(self, executor: ScriptedExecutor, **config: Any) -> None:
+    With `start=False` the engine's thread waits for `start()`: what is submitted before it arrives together.
+    """
+
+    def __init__(self, executor: ScriptedExecutor, *, start: bool = True, **config: Any) -> None:
         self.executor = executor
+        self._start = start
         self.engine = Engine(executor, EngineConfig(**config), debug=True)
         self.calls: list[list[TokenEvent]] = []  # one entry a listener call
         self._events: dict[RequestId, list[TokenEvent]] = defaultdict(list)
         self._news = threading.Condition()
 
     def __enter__(self) -> Self:
-        self.engine.start(self._listen)
+        if self._start:
+            self.start()
         return self
+
+    def start(self) -> None:
+        self.engine.start(self._listen)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.executor.gate is not None:

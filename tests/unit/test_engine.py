@@ -57,10 +57,9 @@ def test_prompt_joins_running_decodes_in_the_same_step_64_tokens_at_a_time() -> 
 
 def test_articles_example_short_requests_leave_and_a_newcomer_takes_the_place_at_once() -> None:
     """Three requests of 100 tokens and one of 1,000 start together, four places; two more wait."""
-    executor = ScriptedExecutor(gate=(gate := threading.Event()), num_blocks=512)
-    with EngineRun(executor, max_num_seqs=4) as run:
+    with EngineRun(ScriptedExecutor(num_blocks=512), max_num_seqs=4, start=False) as run:
         requests = [run.submit(range(3, 13), num_tokens) for num_tokens in (100, 100, 100, 1000, 50, 50)]
-        gate.set()
+        run.start()
         ends = [run.wait(request) for request in requests]
     steps = [dict(end.ledger.steps) for end in ends if end.ledger]
     assert [step["first_scheduled"] for step in steps[:4]] == [1] * 4
@@ -73,10 +72,9 @@ def test_articles_example_short_requests_leave_and_a_newcomer_takes_the_place_at
 
 
 def test_articles_example_static_batching_makes_them_wait() -> None:
-    executor = ScriptedExecutor(gate=(gate := threading.Event()), num_blocks=512)
-    with EngineRun(executor, max_num_seqs=4, batching="static") as run:
+    with EngineRun(ScriptedExecutor(num_blocks=512), max_num_seqs=4, batching="static", start=False) as run:
         requests = [run.submit(range(3, 13), num_tokens) for num_tokens in (100, 100, 100, 1000, 50, 50)]
-        gate.set()
+        run.start()
         ends = [run.wait(request) for request in requests]
         for request, num_tokens in zip(requests, (100, 100, 100, 1000, 50, 50), strict=True):
             assert run.tokens(request) == made_up_answer(range(3, 13), num_tokens, 1000)
@@ -108,10 +106,9 @@ def test_static_batch_that_is_cancelled_or_held_lets_the_next_begin() -> None:
 
 
 def test_events_of_a_step_come_in_one_call() -> None:
-    executor = ScriptedExecutor(gate=(gate := threading.Event()))
-    with EngineRun(executor) as run:
+    with EngineRun(executor := ScriptedExecutor(), start=False) as run:
         requests = [run.submit([3 + i], 20) for i in range(8)]
-        gate.set()
+        run.start()
         for request in requests:
             run.wait(request)
     num_steps = len(executor.plans)
@@ -174,10 +171,9 @@ def test_prompt_logprobs_come_once_and_whole(max_tokens: int, chunk: int) -> Non
 
 def test_prompt_logprobs_survive_preemption_in_the_middle_of_the_prompt() -> None:
     first, second = tuple(range(3, 7)), tuple(range(20, 36))
-    executor = ScriptedExecutor(num_blocks=6, block_size=4, gate=(gate := threading.Event()))
-    with EngineRun(executor, chunk=1) as run:
+    with EngineRun(ScriptedExecutor(num_blocks=6, block_size=4), chunk=1, start=False) as run:
         growing, request = run.submit(first, 12), run.submit(second, greedy(4, prompt_logprobs=0))
-        gate.set()
+        run.start()
         run.wait(growing)
         assert run.tokens(request) == made_up_answer(second, 4, 1000)
         assert [entry.token_id for event in run.events(request) for entry in event.prompt_logprobs] == list(second)

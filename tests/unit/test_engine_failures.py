@@ -33,8 +33,9 @@ def test_cancel_stops_the_running_step_when_nobody_else_needs_it() -> None:
 
 def test_cancel_during_prefill_leaves_at_the_end_of_the_step_and_does_not_disturb_others() -> None:
     executor = ScriptedExecutor(gate=(gate := threading.Event()))
-    with EngineRun(executor, chunk=8) as run:
+    with EngineRun(executor, chunk=8, start=False) as run:
         long, other = run.submit(range(3, 403), 5), run.submit(range(3, 203), 5)
+        run.start()
         run.wait_until(lambda: executor.plans, "the first step")
         run.engine.cancel(long)
         gate.set()
@@ -91,10 +92,10 @@ def test_error_of_one_request_is_its_own() -> None:
 
 @pytest.mark.parametrize("where", ["fail_steps", "fail_submits"])
 def test_failed_step_fails_its_requests_and_the_engine_lives_on(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    executor = ScriptedExecutor(**{where: {3: HastenError("the weights fell down")}}, gate=(gate := threading.Event()))
-    with EngineRun(executor, max_num_seqs=2) as run:
+    executor = ScriptedExecutor(**{where: {3: HastenError("the weights fell down")}})
+    with EngineRun(executor, max_num_seqs=2, start=False) as run:
         requests = [run.submit([3 + i], 20) for i in range(4)]
-        gate.set()
+        run.start()
         for request in requests[:2]:
             end = run.wait(request)
             assert end.finish_reason is FinishReason.ERROR
@@ -111,22 +112,20 @@ def test_failed_step_fails_its_requests_and_the_engine_lives_on(where: str, capl
 
 def test_finished_ids_of_a_plan_nobody_heard_are_told_again() -> None:
     # request 1 ends in step 1; step 2, which would tell, is refused at submit
-    executor = ScriptedExecutor(fail_submits={2: RuntimeError("busy")}, gate=(gate := threading.Event()))
-    with EngineRun(executor) as run:
+    executor = ScriptedExecutor(fail_submits={2: RuntimeError("busy")})
+    with EngineRun(executor, start=False) as run:
         first, second = run.submit([3], 1), run.submit([4], 10)
-        gate.set()
+        run.start()
         run.wait(first), run.wait(second)
         run.tokens(run.submit([5], 2))
         assert first not in executor.known
 
 
 def test_steps_that_keep_failing_stop_the_engine_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
-    executor = ScriptedExecutor(
-        fail_steps={i: MemoryError("no memory") for i in range(2, 100)}, gate=(gate := threading.Event())
-    )
-    with EngineRun(executor, max_num_seqs=1) as run:
+    executor = ScriptedExecutor(fail_steps={i: MemoryError("no memory") for i in range(2, 100)})
+    with EngineRun(executor, max_num_seqs=1, start=False) as run:
         requests = [run.submit([3 + i], 20) for i in range(6)]
-        gate.set()
+        run.start()
         ends = [run.wait(request) for request in requests]
         assert all(end.finish_reason is FinishReason.ERROR for end in ends)
         with pytest.raises(EngineStopped, match=r"after 3 failed steps in a row.*no memory"):

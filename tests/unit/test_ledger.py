@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from itertools import pairwise
 
@@ -113,11 +112,11 @@ def test_server_spans_longer_than_the_queue_are_cut_and_the_wall_never_shrinks()
 
 
 def test_ledgers_of_a_busy_engine_add_up_and_cover_the_wall_clock() -> None:
-    executor = ScriptedExecutor(num_blocks=30, block_size=8, step_s=0.001, gate=(gate := threading.Event()))
-    with EngineRun(executor, max_num_seqs=4, chunk=16) as run:
+    executor = ScriptedExecutor(num_blocks=30, block_size=8, step_s=0.001)
+    with EngineRun(executor, max_num_seqs=4, chunk=16, start=False) as run:
         started = time.monotonic()
         requests = [run.submit(range(3, 43 + 10 * i), 40) for i in range(6)]
-        gate.set()
+        run.start()
         ledgers = [run.wait(request).ledger for request in requests]
         wall_ms = (time.monotonic() - started) * 1e3
     for ledger in ledgers:
