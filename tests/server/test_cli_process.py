@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.support.toy_gguf import toy_spec, write_toy_gguf
@@ -273,3 +274,16 @@ def test_serve_chat_and_stop(environment: dict[str, str], model: Path, number: s
         process.send_signal(number)
         out, err = process.communicate(timeout=LIMIT_S)
         assert (process.returncode, err) == (code, ""), out
+
+
+def test_idle_server_uses_less_than_a_hundredth_of_a_core(environment: dict[str, str], model: Path) -> None:
+    """The whole process, all its threads, after it has worked: nothing polls, and the compute team is parked."""
+    with serving(environment, str(model), "--served-model-name", "toy", "--threads", "2") as (process, url):
+        body = {"model": "toy", "prompt": "hello", "max_tokens": 20}
+        assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
+        time.sleep(1.0)  # the team may spin for a while after a request
+        watched = psutil.Process(process.pid)
+        started, before = time.perf_counter(), watched.cpu_times()
+        time.sleep(4.0)
+        after, elapsed_s = watched.cpu_times(), time.perf_counter() - started
+    assert (after.user + after.system - before.user - before.system) / elapsed_s < 0.01
