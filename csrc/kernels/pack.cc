@@ -28,20 +28,30 @@ size_t align_up(size_t bytes) { return (bytes + kPackAlign - 1) / kPackAlign * k
 
 size_t padded_rows(int n) { return (static_cast<size_t>(n) + kPanel - 1) / kPanel * kPanel; }
 
-// One group of 32 weights of one row into its panel; `lane` is the row within the panel.
+uint32_t load_four(const uint8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, sizeof(four));
+  return four;
+}
+
+// One group of 32 weights of one row into its panel, four bytes at a time; `lane` is the row within the panel.
+void store_four(uint8_t* group, int step, int lane, uint32_t four) {
+  std::memcpy(group + (step * kPanel + lane) * 4, &four, sizeof(four));
+}
+
 void place_q8(const uint8_t* codes, int lane, uint8_t* group) {
-  for (int j = 0; j < kGroup; ++j) {
-    group[(j / 4) * kPanel * 4 + lane * 4 + j % 4] = static_cast<uint8_t>(codes[j] + 128);  // int8 c to unsigned c + 128
+  for (int step = 0; step < kGroup / 4; ++step) {
+    store_four(group, step, lane, load_four(codes + step * 4) ^ 0x80808080u);  // int8 c to unsigned c + 128
   }
 }
 
 // File order: byte j holds weight j (low) and j + 16 (high). Ours: per 8 weights, byte j holds weights j and j + 4.
 void place_q4(const uint8_t* nibbles, int lane, uint8_t* group) {
-  const auto code = [nibbles](int i) { return i < 16 ? nibbles[i] & 15 : nibbles[i - 16] >> 4; };
-  for (int base = 0; base < kGroup; base += 8) {
-    for (int j = 0; j < 4; ++j) {
-      group[(base / 8) * kPanel * 4 + lane * 4 + j] = static_cast<uint8_t>(code(base + j) | code(base + 4 + j) << 4);
-    }
+  constexpr uint32_t kLow = 0x0f0f0f0fu;
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t first = load_four(nibbles + half * 8), second = load_four(nibbles + half * 8 + 4);
+    store_four(group, half, lane, (first & kLow) | (second & kLow) << 4);
+    store_four(group, 2 + half, lane, (first >> 4 & kLow) | (second & ~kLow));
   }
 }
 
@@ -51,24 +61,26 @@ struct Streams {
   uint16_t* mins;
 };
 
-void place_row(WeightFormat format, const uint8_t* row, int k, int lane, const Streams& out) {
-  const FormatInfo& f = info(format);
-  if (!f.has_scales) {
-    const size_t size = f.source_group_bytes;
-    for (int i = 0; i < k; ++i) {
-      std::memcpy(out.codes + (static_cast<size_t>(i) * kPanel + static_cast<size_t>(lane)) * size,
-                  row + static_cast<size_t>(i) * size, size);
-    }
-    return;
+void place_float_row(size_t weight_bytes, const uint8_t* row, int k, int lane, uint8_t* codes) {
+  for (int i = 0; i < k; ++i) {
+    std::memcpy(codes + (static_cast<size_t>(i) * kPanel + static_cast<size_t>(lane)) * weight_bytes,
+                row + static_cast<size_t>(i) * weight_bytes, weight_bytes);
   }
+}
+
+// Group by group, so that what is written together lies together.
+void place_quantized_rows(WeightFormat format, const uint8_t* rows, size_t row_bytes, int k, int lanes, const Streams& out) {
+  const FormatInfo& f = info(format);
   const size_t group_bytes = kGroup * kPanel * f.code_bits / 8;
   for (int g = 0; g < k / kGroup; ++g) {
-    const uint8_t* source = row + static_cast<size_t>(g) * f.source_group_bytes;
-    std::memcpy(out.scales + g * kPanel + lane, source, 2);
-    if (f.has_mins) std::memcpy(out.mins + g * kPanel + lane, source + 2, 2);
     uint8_t* group = out.codes + static_cast<size_t>(g) * group_bytes;
-    const uint8_t* codes = source + (f.has_mins ? 4 : 2);
-    format == WeightFormat::kQ8_0 ? place_q8(codes, lane, group) : place_q4(codes, lane, group);
+    for (int lane = 0; lane < lanes; ++lane) {
+      const uint8_t* source = rows + static_cast<size_t>(lane) * row_bytes + static_cast<size_t>(g) * f.source_group_bytes;
+      std::memcpy(out.scales + g * kPanel + lane, source, 2);
+      if (f.has_mins) std::memcpy(out.mins + g * kPanel + lane, source + 2, 2);
+      const uint8_t* codes = source + (f.has_mins ? 4 : 2);
+      format == WeightFormat::kQ8_0 ? place_q8(codes, lane, group) : place_q4(codes, lane, group);
+    }
   }
 }
 
@@ -144,8 +156,13 @@ void pack_panels(WeightFormat format, int n, int k, const uint8_t* rows, size_t 
       if (f.has_scales) std::memset(out.scales, 0, panel_groups * 2);
       if (f.has_mins) std::memset(out.mins, 0, panel_groups * 2);
     }
-    for (int lane = 0; lane < lanes; ++lane) {
-      place_row(format, rows + (p * kPanel + static_cast<size_t>(lane)) * row_bytes, k, lane, out);
+    const uint8_t* first_row = rows + p * kPanel * row_bytes;
+    if (f.has_scales) {
+      place_quantized_rows(format, first_row, row_bytes, k, lanes, out);
+    } else {
+      for (int lane = 0; lane < lanes; ++lane) {
+        place_float_row(f.source_group_bytes, first_row + static_cast<size_t>(lane) * row_bytes, k, lane, out.codes);
+      }
     }
   }
 }
