@@ -67,6 +67,19 @@ def test_version_and_help_import_no_engine(environment: dict[str, str]) -> None:
         assert [name for name in unwanted if f"'{name}'" in imported] == []
 
 
+def test_numpy_starts_no_threads_beside_the_compute_team(environment: dict[str, str]) -> None:
+    code = (
+        "import os, sys; from hasten.cli import main\n"
+        "try: main()\n"
+        "finally: print('numpy' in sys.modules, len(os.listdir('/proc/self/task')), file=sys.stderr)"
+    )
+    clean = {name: value for name, value in environment.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "models"], env=clean, capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+    assert done.stderr.splitlines()[-1] == "True 1"
+
+
 def test_no_colour_in_a_pipe(environment: dict[str, str], model: Path) -> None:
     done = hasten(environment, "generate", str(model), "-p", "hi", "--max-tokens", "2", "--ignore-eos")
     assert done.returncode == 0, done.stderr

@@ -48,6 +48,8 @@ def _main(arguments: list[str], *, interruptible: bool) -> int:
 
         print(__version__)
         return standard_output.flush(0)
+    # the engine has a team of its own; NumPy's BLAS threads spin beside it from the import on, a sixth of a start on two cores
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hasten.cli.app import run
 
     if interruptible:
