@@ -53,19 +53,23 @@ def load_engine(model_path: str | os.PathLike[str], config: EngineConfig, *, deb
     asked, config = config, resolve_config(config)
     checkpoint = open_checkpoint(model_path)
     try:
-        # the tokenizer's tables are built in native code while the weights are read: each takes about half of the start
+        cpus, free = cpu_limits(), free_memory()
+        memory = _plan(checkpoint, config, free)
+        config = config.resolved(max_model_len=memory.max_model_len)
+        # Weights are packed by the compute team without the interpreter lock, the tokenizer is built by code that keeps it:
+        # begun in this order they overlap, in the other they do not.
         with ThreadPoolExecutor(1, thread_name_prefix="hasten-load") as pool:
-            tokenizer = pool.submit(load_tokenizer, checkpoint.tokenizer, vocab_size=checkpoint.spec.vocab_size)
-            cpus, free = cpu_limits(), free_memory()
-            memory = _plan(checkpoint, config, free)
-            config = config.resolved(max_model_len=memory.max_model_len)
-            executor = _executor(checkpoint, config, memory)
+            loading = pool.submit(_executor, checkpoint, config, memory)
             try:
+                tokenizer = load_tokenizer(checkpoint.tokenizer, vocab_size=checkpoint.spec.vocab_size)
+                executor = loading.result()
                 config, reasons = settle(asked, checkpoint.spec, cpus=cpus, free=free, memory=memory, info=executor.info)
-                engine = Engine(executor, config, debug=debug)
-                return LoadedEngine(checkpoint, tokenizer.result(), executor, engine, config, memory, reasons)
+                return LoadedEngine(
+                    checkpoint, tokenizer, executor, Engine(executor, config, debug=debug), config, memory, reasons
+                )
             except BaseException:
-                executor.close()
+                if loading.exception() is None:
+                    loading.result().close()
                 raise
     except BaseException:
         checkpoint.close()
