@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -73,6 +75,33 @@ def test_a_question_is_answered_streaming_and_not(client: openai.OpenAI) -> None
     stream = client.chat.completions.create(**fields, stream=True)  # type: ignore[call-overload]
     assert "Paris" in whole.choices[0].message.content
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole.choices[0].message.content
+
+
+def test_same_text_alone_beside_others_streaming_or_not(client: openai.OpenAI) -> None:
+    """Exactness as a client sees it: sixteen requests, greedy and sampled, long and short prompts, two ways and all at once."""
+
+    def ask(number: int, stream: bool) -> str:
+        fields: dict[str, Any] = {
+            "model": "smollm2",
+            "messages": [
+                {"role": "user", "content": f"Tell me about the number {number}. " + "The sea is blue. " * (number * 7)}
+            ],
+            "max_tokens": 12 + number,
+            "temperature": number % 3 * 0.5,
+            "top_p": 0.95,
+            "seed": number,
+        }
+        if not stream:
+            return str(client.chat.completions.create(**fields).choices[0].message.content)
+        chunks = client.chat.completions.create(**fields, stream=True)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+    numbers = range(16)
+    alone = [ask(number, stream=False) for number in numbers]
+    assert len(set(alone)) == len(alone)
+    for stream in (True, False):
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            assert list(pool.map(lambda number, how=stream: ask(number, how), numbers)) == alone
 
 
 def test_fr_044_scoring_finds_the_right_ends(client: openai.OpenAI) -> None:
