@@ -6,10 +6,11 @@ and refuses plans that contradict themselves. Every answer must be the one of a 
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hasten.cache.block_pool import BlockPool
@@ -135,6 +136,7 @@ class World:
         if self.requests:
             request_id = 1 + which % len(self.requests)
             self.batch.end(request_id, FinishReason.CANCELLED, self.now_s)
+            self.batch.check()
             self.planner.drop(request_id)
             self.listen()
 
@@ -222,8 +224,13 @@ _actions = st.one_of(
     ),
     st.lists(_actions, max_size=40),
 )
+# the last unfinished member of a static batch leaves between two steps: the answer that waited for it is let go
+@example(
+    NaivePlanner(num_blocks=3, block_size=4, tokens=1, seqs=2, chunk=None, static=True),
+    [("add", 1, 1), ("add", 1, 1), ("step", "runs"), ("cancel", 1)],
+)
 def test_any_order_of_events(planner: NaivePlanner, actions: list[tuple]) -> None:  # type: ignore[type-arg]
-    world = World(planner, "static" if planner.static else "continuous")
+    world = World(copy.deepcopy(planner), "static" if planner.static else "continuous")
     for name, *arguments in actions:
         getattr(world, name)(*arguments)
     world.finish()

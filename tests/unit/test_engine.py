@@ -87,9 +87,10 @@ def test_articles_example_static_batching_makes_them_wait() -> None:
     assert held == ["queue", "prefill", "decode", "held"]
 
 
-def test_static_batch_that_is_cancelled_or_held_lets_the_next_begin() -> None:
-    with EngineRun(ScriptedExecutor(step_s=0.001), max_num_seqs=2, batching="static") as run:
+def test_static_batch_that_is_cancelled_lets_the_held_answer_go_and_the_next_begin() -> None:
+    with EngineRun(ScriptedExecutor(step_s=0.001), max_num_seqs=2, batching="static", start=False) as run:
         short, long, late = run.submit([3], 2), run.submit([4], 3000), run.submit([5], 2)
+        run.start()
         run.wait_for_tokens(short, 2)
         run.wait_for_tokens(long, 5)
         assert run.events(short)[-1].finish_reason is None, "held until the batch is over"
@@ -97,12 +98,36 @@ def test_static_batch_that_is_cancelled_or_held_lets_the_next_begin() -> None:
         assert run.wait(long).finish_reason is FinishReason.CANCELLED
         assert run.wait(short).finish_reason is FinishReason.LENGTH
         assert run.wait(late).finish_reason is FinishReason.LENGTH
+
+
+def test_held_answer_that_is_cancelled_is_let_go_as_it_is() -> None:
+    with EngineRun(ScriptedExecutor(step_s=0.001), max_num_seqs=2, batching="static", start=False) as run:
         short, long = run.submit([3], 2), run.submit([4], 3000)
+        run.start()
         run.wait_for_tokens(short, 2)
         run.wait_for_tokens(long, 5)
+        assert run.events(short)[-1].finish_reason is None
         run.engine.cancel(short)  # it has all of its answer: no need to hold it any longer
         assert run.wait(short).finish_reason is FinishReason.LENGTH
         run.engine.cancel(long)
+
+
+def test_held_answer_is_let_go_when_the_rest_of_its_batch_is_cancelled_between_two_steps() -> None:
+    with EngineRun(ScriptedExecutor(), max_num_seqs=2, batching="static", start=False) as run:
+        short, long = run.submit([3], 2), run.submit([4], 3000)
+        check = run.engine._batch.check
+
+        def cancel_and_check() -> None:  # called on the engine's thread when a step has been taken in
+            if run.engine.snapshot().num_steps == 5:
+                run.engine.cancel(long)
+            check()
+
+        run.engine._batch.check = cancel_and_check  # type: ignore[method-assign]
+        run.start()
+        assert run.wait(short).finish_reason is FinishReason.LENGTH
+        assert run.wait(long).finish_reason is FinishReason.CANCELLED
+        assert run.step_ids(long) == [1, 2, 3, 4, 5]
+        assert run.engine.snapshot().failed is None
 
 
 def test_events_of_a_step_come_in_one_call() -> None:

@@ -81,6 +81,8 @@ class Batch:
         if live is not None:
             self._scheduler.finish(request_id)
             self._end(live, Outcome(finish_reason=reason, error=error), now_s)
+            if self._scheduler.batch_is_over:  # it was the last one that the held answers waited for
+                self._release_held(now_s)
         else:
             self._release_held(now_s, only=request_id)
 
@@ -114,14 +116,14 @@ class Batch:
         self._scheduler.tell_again(plan.finished)
         for chunk in plan.chunks:
             self.end(chunk.request_id, FinishReason.ERROR, now_s, error)
-        if self._scheduler.batch_is_over:
-            self._release_held(now_s)
 
     def check(self) -> None:
         """Debug: pool, tables and live requests agree. Raises AssertionError."""
         self._scheduler.check()
         if len(self._live) != self.num_running + self.num_waiting:
             raise AssertionError(f"{len(self._live)} requests live, {self.num_running} run, {self.num_waiting} wait")
+        if self._held and self._scheduler.batch_is_over:
+            raise AssertionError("answers are held though their batch is over")
 
     def _apply_chunks(self, plan: StepPlan, result: StepResult, now_s: float) -> None:
         shared = len(plan.chunks) > 1
