@@ -87,6 +87,13 @@ class SamplingParams:
             value = getattr(self, name)
             if value is not None:
                 _check_int(name, value, 0, MAX_TOP_LOGPROBS)
+        self._check_lists()
+
+    def _check_lists(self) -> None:
+        for name in ("stop", "stop_token_ids", "logit_bias"):
+            value = getattr(self, name)
+            if not isinstance(value, (tuple, list)):  # a single text would be taken letter by letter
+                raise InvalidRequest(f"{name} must be a tuple or a list, got {value!r}", param=name)
         if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise InvalidRequest(
                 f"stop_token_ids has {len(self.stop_token_ids)} entries, the limit is {MAX_STOP_TOKEN_IDS}",
@@ -95,9 +102,13 @@ class SamplingParams:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidRequest("stop must hold non-empty strings", param="stop")
-        for token_id, bias in self.logit_bias:
-            _check_int("logit_bias", token_id, 0, 2**31 - 1)
-            _check_range("logit_bias", bias, -100.0, 100.0)
+        for token_id in self.stop_token_ids:
+            _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
+        for pair in self.logit_bias:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise InvalidRequest(f"logit_bias must hold pairs (token id, bias), got {pair!r}", param="logit_bias")
+            _check_int("logit_bias", pair[0], 0, 2**31 - 1)
+            _check_range("logit_bias", pair[1], -100.0, 100.0)
 
     @property
     def is_greedy(self) -> bool:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hasten.cache.block_pool import BlockPool
 from hasten.config import Batching
 from hasten.engine.batch import Batch, check_answer
+from hasten.engine.live_request import LiveRequest
 from hasten.request import EngineRequest, FinishReason, TokenEvent
 from hasten.scheduler.plan import StepPlan
 from hasten.scheduler.policy import Policy
@@ -127,7 +128,7 @@ class World:
         prompt = tuple(3 + (request_id * 7 + i) % (VOCAB_SIZE - 3) for i in range(num_prompt))
         request = EngineRequest(prompt, greedy(min(max_tokens, room - num_prompt)))
         self.requests[request_id] = request
-        self.batch.add(request_id, request, self.now_s, self.now_s)
+        self.batch.add(LiveRequest(request_id, request, self.now_s), self.now_s)
         if request.sampling.max_tokens:
             self.planner.waiting[request_id] = Row(num_prompt)
         self.listen()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -56,13 +57,30 @@ def test_a_lone_request_may_use_the_whole_pool() -> None:
         assert run.engine.snapshot().num_preemptions == 0
 
 
-@pytest.mark.parametrize("prompt", [[], [1000], [-1], [3, 4, 2**40]])
+@pytest.mark.parametrize("prompt", [[], [1000], [-1], [3, 4, 2**40], [1.9, 2], ["a"], [True], [[3]]])
 def test_bad_prompts_are_refused(prompt: list[int]) -> None:
     with EngineRun(ScriptedExecutor(vocab_size=1000)) as run:
         with pytest.raises(InvalidRequest) as error:
             run.submit(prompt, 3)
         assert error.value.param == "prompt"
         assert len(run.tokens(run.submit([3], 3))) == 3
+
+
+@pytest.mark.parametrize("fields", [{"stop_token_ids": (3, 1000)}, {"logit_bias": ((3, 1.0), (10**7, 5.0))}])
+def test_ids_outside_the_vocabulary_are_refused(fields: dict[str, Any]) -> None:
+    with EngineRun(ScriptedExecutor(vocab_size=1000)) as run:
+        with pytest.raises(InvalidRequest, match=r"outside the vocabulary \(0 … 999\)") as error:
+            run.submit([3], SamplingParams(**fields))
+        assert error.value.param in fields
+        assert len(run.tokens(run.submit([3], 3))) == 3
+
+
+def test_what_is_wrong_with_a_request_meets_its_caller_and_not_the_engine() -> None:
+    with EngineRun(ScriptedExecutor()) as run:
+        with pytest.raises(TypeError):
+            run.submit([3], 3, eos_token_ids=([1],))  # type: ignore[arg-type]
+        assert run.engine.snapshot().failed is None
+        assert run.tokens(run.submit([3], 3)) == made_up_answer([3], 3, 1000)
 
 
 def test_seed_is_drawn_at_arrival_and_kept_when_given() -> None:

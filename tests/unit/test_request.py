@@ -28,7 +28,9 @@ GOOD = [
     {"frequency_penalty": 2},
     {"repetition_penalty": 0.01},
     {"stop": ("a",) * 4},
+    {"stop": ["a"]},
     {"stop_token_ids": tuple(range(128))},
+    {"stop_token_ids": [0, 2**31 - 1]},
     {"logit_bias": ((5, -100.0), (6, 100))},
 ]
 BAD = [
@@ -64,10 +66,20 @@ BAD = [
     ("repetition_penalty", math.nan),
     ("stop", ("",)),
     ("stop", (7,)),
+    ("stop", "STOP"),
+    ("stop", None),
     ("stop_token_ids", tuple(range(129))),
+    ("stop_token_ids", ("a",)),
+    ("stop_token_ids", (1.5,)),
+    ("stop_token_ids", (-1,)),
+    ("stop_token_ids", ([1],)),
+    ("stop_token_ids", (True,)),
+    ("stop_token_ids", 7),
     ("logit_bias", ((-1, 1.0),)),
     ("logit_bias", ((1, 101.0),)),
     ("logit_bias", ((1, math.nan),)),
+    ("logit_bias", {1: 1.0}),
+    ("logit_bias", (1, 1.0)),
 ]
 
 

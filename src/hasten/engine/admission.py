@@ -29,7 +29,7 @@ class Limits:
         return min(self.max_model_len, self.max_pool_tokens)
 
     def check_prompt(self, token_ids: Sequence[int]) -> None:
-        """Raises InvalidRequest (empty prompt, id outside the vocabulary) or PromptTooLong with both numbers."""
+        """Raises InvalidRequest (empty prompt, no id or one outside the vocabulary) or PromptTooLong with both numbers."""
         num_tokens = len(token_ids)
         if num_tokens == 0:
             raise InvalidRequest("the prompt is empty: it needs at least one token", param="prompt")
@@ -43,9 +43,22 @@ class Limits:
                 f"prompt has {num_tokens} tokens, the KV pool holds {self.max_pool_tokens} (max_model_len is "
                 f"{self.max_model_len}): shorten it, or start with a larger --memory"
             )
+        if set(map(type, token_ids)) != {int}:
+            wrong = next(token_id for token_id in token_ids if type(token_id) is not int)
+            raise InvalidRequest(f"a token id must be a whole number (int), got {wrong!r}", param="prompt")
         if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             wrong = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
             raise InvalidRequest(f"token id {wrong} is outside the vocabulary (0 … {self.vocab_size - 1})", param="prompt")
+
+    def check_sampling(self, params: SamplingParams) -> None:
+        """Raises InvalidRequest for token ids outside the vocabulary."""
+        biased = [token_id for token_id, _ in params.logit_bias]
+        for name, token_ids in (("stop_token_ids", params.stop_token_ids), ("logit_bias", biased)):
+            wrong = [token_id for token_id in token_ids if token_id >= self.vocab_size]
+            if wrong:
+                raise InvalidRequest(
+                    f"{name}: token id {wrong[0]} is outside the vocabulary (0 … {self.vocab_size - 1})", param=name
+                )
 
 
 def resolve_sampling(params: SamplingParams, *, num_prompt_tokens: int, limits: Limits) -> SamplingParams:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hasten.cache.block_pool import BlockPool
 from hasten.engine import ledger
 from hasten.engine.live_request import LiveRequest, Outcome
-from hasten.request import EngineRequest, FinishReason, RequestId, TokenEvent
+from hasten.request import FinishReason, RequestId, TokenEvent
 from hasten.scheduler.plan import NewRequest, StepPlan, StepResult
 from hasten.scheduler.policy import Policy
 from hasten.scheduler.scheduler import Scheduler
@@ -66,14 +66,13 @@ class Batch:
         events, self._events = self._events, []
         return events
 
-    def add(self, request_id: RequestId, request: EngineRequest, arrival_s: float, now_s: float) -> None:
+    def add(self, live: LiveRequest, now_s: float) -> None:
         """Queue a checked, resolved request. Ids must rise."""
-        live = LiveRequest(request_id, request, arrival_s)
         if live.needs_no_step:
             self._end(live, Outcome(finish_reason=FinishReason.LENGTH), now_s)
             return
-        self._live[request_id] = live
-        self._scheduler.add(NewRequest(request_id, request.prompt_token_ids, request.sampling))
+        self._live[live.request_id] = live
+        self._scheduler.add(NewRequest(live.request_id, live.request.prompt_token_ids, live.request.sampling))
 
     def end(self, request_id: RequestId, reason: FinishReason, now_s: float, error: str | None = None) -> None:
         """Cancel or fail a request; ignored when it is over already. A held answer is let go as it is."""

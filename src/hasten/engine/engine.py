@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hasten.cache.block_pool import BlockPool
 from hasten.config import EngineConfig
 from hasten.engine.admission import Limits, resolve_sampling
 from hasten.engine.batch import Batch, check_answer
 from hasten.engine.executor import Executor, ExecutorInfo, StepHandle
+from hasten.engine.live_request import LiveRequest
 from hasten.engine.stats import EngineStats
 from hasten.errors import EngineStopped
 from hasten.request import EngineRequest, FinishReason, RequestId, SamplingParams, TokenEvent
@@ -28,13 +29,6 @@ SWITCH_INTERVAL_S = 1e-4
 MAX_FAILED_STEPS = 3
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    request_id: RequestId
-    request: EngineRequest
-    arrival_s: float
 
 
 class _RunningStep:
@@ -75,7 +69,7 @@ class Engine:
         self._failed_steps = 0
         # everything below is shared between threads and guarded by _changed
         self._changed = threading.Condition()
-        self._inbox: list[_Submit | RequestId] = []  # requests, and ids to cancel
+        self._inbox: list[LiveRequest | RequestId] = []  # requests, and ids to cancel
         self._open: set[RequestId] = set()  # submitted, last event not yet delivered
         self._running: _RunningStep | None = None
         self._next_id: RequestId = 1
@@ -103,16 +97,18 @@ class Engine:
     def submit(self, request: EngineRequest) -> RequestId:
         """Queue a request. Raises InvalidRequest, PromptTooLong or EngineStopped; then it was never queued."""
         self.limits.check_prompt(request.prompt_token_ids)
+        self.limits.check_sampling(request.sampling)
         request = replace(request, sampling=self.resolve(request.sampling, len(request.prompt_token_ids)))
         with self._changed:
             if self._closed_because is not None:
                 raise EngineStopped(self._closed_because)
-            request_id = self._next_id
+            # made here, on the caller's thread: what is wrong with a request must not meet the engine's
+            live = LiveRequest(self._next_id, request, request.arrival_s or time.monotonic())
             self._next_id += 1
-            self._open.add(request_id)
-            self._inbox.append(_Submit(request_id, request, request.arrival_s or time.monotonic()))
+            self._open.add(live.request_id)
+            self._inbox.append(live)
             self._changed.notify_all()
-        return request_id
+        return live.request_id
 
     def cancel(self, request_id: RequestId) -> None:
         """End a request with CANCELLED, at the latest when the running step ends. Unknown and finished ids are ignored.
@@ -243,8 +239,8 @@ class Engine:
             stop = self._stopping and not commands and not self._batch.has_work
         now_s = time.monotonic()
         for command in commands:
-            if isinstance(command, _Submit):
-                self._batch.add(command.request_id, command.request, command.arrival_s, now_s)
+            if isinstance(command, LiveRequest):
+                self._batch.add(command, now_s)
             else:
                 self._batch.end(command, FinishReason.CANCELLED, now_s)
         return not stop

@@ -240,11 +240,13 @@ def _sampling(state: ServerState, body: SamplingFields, **own: Any) -> SamplingP
             values[name] = value
     values |= {"logprobs": None, "max_tokens": None} | own
     values["stop"] = _stop_strings(body.stop)
-    values["stop_token_ids"] = _checked_ids(state, body.stop_token_ids or [], "stop_token_ids")
-    values["logit_bias"] = _logit_bias(state, body.logit_bias or {})
+    values["stop_token_ids"] = tuple(body.stop_token_ids or ())
+    values["logit_bias"] = _logit_bias(body.logit_bias or {})
     values.pop("seed", None)
     _check_seed(body.seed)
-    return SamplingParams(**values)
+    params = SamplingParams(**values)
+    state.limits.check_sampling(params)
+    return params
 
 
 def _check_seed(seed: int | None) -> None:
@@ -258,16 +260,7 @@ def _stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     return strings
 
 
-def _checked_ids(state: ServerState, token_ids: Sequence[int], param: str) -> tuple[int, ...]:
-    for token_id in token_ids:
-        if not 0 <= token_id < state.info.vocab_size:
-            raise InvalidRequest(
-                f"{param}: token id {token_id} is outside the vocabulary (0 … {state.info.vocab_size - 1})", param=param
-            )
-    return tuple(token_ids)
-
-
-def _logit_bias(state: ServerState, bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+def _logit_bias(bias: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     if len(bias) > MAX_LOGIT_BIAS:
         raise InvalidRequest(f"logit_bias has {len(bias)} entries, the limit is {MAX_LOGIT_BIAS}", param="logit_bias")
     pairs = {}
@@ -275,7 +268,6 @@ def _logit_bias(state: ServerState, bias: Mapping[str, float]) -> tuple[tuple[in
         if not (key.isascii() and key.isdigit() and len(key) <= 10):
             raise InvalidRequest(f"logit_bias: {key[:40]!r} is not a token id", param="logit_bias")
         pairs[int(key)] = value
-    _checked_ids(state, list(pairs), "logit_bias")
     return tuple(sorted(pairs.items()))
 
 
