@@ -32,6 +32,10 @@ CONTEXT = 2048  # tokens of each user
 WARMUP = 4
 
 
+class StartError(RuntimeError):
+    """A server that ended or was silent for too long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """How a server is started; `{port}` in the command is replaced."""
@@ -57,11 +61,13 @@ def servers(args: argparse.Namespace, model: str) -> tuple[list[Server], list[st
         found.append(Server("llama-server", (str(llama), "-m", model, "--port", "{port}", *flags)))
     else:
         missing.append(f"llama-server ({llama})")
-    vllm, folder = peers_dir() / "vllm/bin/vllm", peers_dir() / "smollm2-hf"
+    vllm, folder = peers_dir() / "vllm/bin/python", peers_dir() / "smollm2-hf"
     if vllm.exists() and folder.exists():
         flags = ("--dtype", "bfloat16", "--max-model-len", str(CONTEXT), "--max-num-seqs", str(args.users))
         env = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": threads}
-        found.append(Server("vllm", (str(vllm), "serve", str(folder), "--port", "{port}", *flags), env, start_s=400.0))
+        # by module: the `vllm` script of the package vllm-cpu looks for a package named vllm, and ends
+        module = ("-m", "vllm.entrypoints.openai.api_server", "--model", str(folder))
+        found.append(Server("vllm", (str(vllm), *module, "--port", "{port}", *flags), env, start_s=400.0))
     else:
         missing.append(f"vllm ({vllm} with {folder})")
     return found, missing
@@ -86,7 +92,7 @@ def write_requests(path: Path, num_requests: int, input_words: int, output_token
 
 @contextmanager
 def running(server: Server) -> Iterator[str]:
-    """Start it, wait until it is healthy, give its address, stop it. Raises RuntimeError with the end of its log."""
+    """Start it, wait until it is healthy, give its address, stop it. Raises StartError with the end of its log."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -99,7 +105,7 @@ def running(server: Server) -> Iterator[str]:
             if not _healthy(process, f"http://127.0.0.1:{port}/health", server.start_s):
                 log.seek(0)
                 tail = log.read()[-1500:].decode("utf-8", "replace")
-                raise RuntimeError(f"{server.name} did not start within {server.start_s:g} s:\n{tail}")
+                raise StartError(f"{server.name} did not start within {server.start_s:g} s:\n{tail}")
             yield f"http://127.0.0.1:{port}"
         finally:
             _end(process)
@@ -183,11 +189,19 @@ def main() -> None:
         trace = Path(folder) / "trace.jsonl"
         what = write_requests(trace, *((8 + WARMUP, 60, 8) if args.quick else (64 + WARMUP, 200, 64)))
         for _ in range(args.rounds or (1 if args.quick else 5)):
-            for server in found:
-                runs[server.name].append(figures(measure(server, trace, args.users)))
-                print(
-                    f"{server.name}: {runs[server.name][-1]['output_tokens_per_s']:.1f} tokens/s", file=sys.stderr, flush=True
-                )
+            for server in tuple(found):
+                try:
+                    run = figures(measure(server, trace, args.users))
+                except StartError as error:  # a peer that cannot run here does not take the others' figures with it
+                    if server.name == "hasten":
+                        raise
+                    print(f"hasten: {error}", file=sys.stderr, flush=True)
+                    missing.append(f"{server.name} (installed, but did not start)")
+                    found.remove(server)
+                    del runs[server.name]
+                    continue
+                runs[server.name].append(run)
+                print(f"{server.name}: {run['output_tokens_per_s']:.1f} tokens/s", file=sys.stderr, flush=True)
     measured: dict[str, Any] = {"trace": what, "users": args.users, "threads": args.threads}
     for server in found:
         measured[f"{server.name} flags"] = " ".join(server.command)
