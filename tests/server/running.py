@@ -20,7 +20,7 @@ import uvloop
 from hasten.config import EngineConfig, ServerConfig
 from hasten.engine.engine import Engine
 from hasten.server.app import create_app
-from hasten.server.http_protocol import PlainHttpProtocol
+from hasten.server.http_protocol import http_config
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.run import bind
@@ -151,10 +151,7 @@ def running_server(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # accepted connections inherit it
     running = RunningServer(state, executor, words, listener.getsockname()[1])
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-    config = uvicorn.Config(
-        create_app(state), http=PlainHttpProtocol, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=0
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(http_config(create_app(state)))
     thread = threading.Thread(target=_serve, args=(server, listener, running), name="test-server", daemon=True)
     thread.start()
     while not server.started:

@@ -70,3 +70,36 @@ def test_without_a_body_and_connect(server: RunningServer) -> None:
         connection.settimeout(2)
         assert connection.recv(1000).startswith(b"HTTP/1.1 4")
     server.check_alive()
+
+
+@pytest.mark.parametrize("start", [b"GET /health HTTP/1.1\r\nHost: x\r\nA: ", b"GET /"])
+def test_a_head_without_end_is_refused(server: RunningServer, start: bytes) -> None:
+    with server.raw() as connection:
+        connection.sendall(start)
+        try:
+            for _ in range(1000):  # of 4 MB
+                connection.sendall(b"x" * 4096)
+                time.sleep(0.0002)
+        except OSError:
+            pass
+        else:
+            raise AssertionError("it was read to its end")
+    with server.raw() as connection:  # the answer, for a client that waits for it
+        connection.sendall(start)
+        for _ in range(17):
+            time.sleep(0.01)
+            connection.sendall(b"x" * 4096)
+        reply = connection.recv(1000)
+    assert reply.startswith(b"HTTP/1.1 431 "), reply
+    assert b"65536 bytes" in reply
+    server.check_alive()
+
+
+def test_a_long_head_in_one_piece_or_many_is_read(server: RunningServer) -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: x\r\nCookie: " + b"x" * 40_000 + b"\r\n\r\n"
+    for size in (len(request), 10_000):
+        with server.raw() as connection:
+            for i in range(0, len(request), size):
+                connection.sendall(request[i : i + size])
+                time.sleep(0.01)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")

@@ -1,7 +1,8 @@
-"""Uvicorn's HTTP/1.1 protocol, made to answer requests that offer an upgrade (h2c, WebSocket) as if they did not.
+"""Uvicorn's HTTP/1.1 protocol with an end to its patience, and how uvicorn is set up.
 
-RFC 9110, 7.8: a server may ignore `Upgrade`. The parser below uvicorn cannot: it ends such a request after its head and
-leaves the body unparsed. Java's HttpClient offers h2c with every first request.
+Requests that offer an upgrade (h2c, WebSocket) are answered as if they did not. RFC 9110, 7.8: a server may ignore `Upgrade`.
+The parser below uvicorn cannot: it ends such a request after its head and leaves the body unparsed. Java's HttpClient
+offers h2c with every first request. And a head without end is refused: neither the parser nor uvicorn would.
 """
 
 from __future__ import annotations
@@ -9,7 +10,30 @@ from __future__ import annotations
 import contextlib
 
 import httptools
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 64 << 10  # request line and headers, over more than one packet
+BACKLOG = 2048
+KEEP_ALIVE_S = 60  # clients keep idle connections for less; ours must not close first
+
+
+def http_config(app: ASGIApp, *, access_log: bool = False) -> uvicorn.Config:
+    """How hasten serves an app."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=PlainHttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=0,
+    )
 
 
 class PlainHttpProtocol(HttpToolsProtocol):
@@ -18,8 +42,29 @@ class PlainHttpProtocol(HttpToolsProtocol):
     The head is written anew from what the parser made of it, so it does not matter how it was cut into packets.
     """
 
+    _in_head = False
+    _head_bytes = 0  # of packets that began within a head and did not end it
+
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        was_in_head = self._in_head
+        self._feed(data)
+        if was_in_head and self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def _refuse_head(self) -> None:
+        text = f"The request line and headers are longer than {MAX_HEAD_BYTES} bytes."
+        head = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        self.transport.write(f"{head}Content-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode())
+        self.transport.close()
+
+    def _feed(self, data: bytes) -> None:
         while True:
             try:
                 self.parser.feed_data(data)
@@ -36,6 +81,7 @@ class PlainHttpProtocol(HttpToolsProtocol):
                 return
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         if not self._ignores_upgrade():
             super().on_headers_complete()
 

@@ -31,7 +31,7 @@ from hasten.engine.memory import size
 from hasten.errors import TemplateError, UsageError
 from hasten.server.app import create_app
 from hasten.server.auth import configured_keys
-from hasten.server.http_protocol import PlainHttpProtocol
+from hasten.server.http_protocol import BACKLOG, http_config
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.state import ServerState
@@ -40,8 +40,6 @@ from hasten.weights.registry import ResolvedModel
 
 EXIT_FAILED = 1
 _EXIT_ON_SIGNAL = {signal.SIGTERM: 0, signal.SIGINT: 130}
-BACKLOG = 2048
-KEEP_ALIVE_S = 60  # clients keep idle connections for less; ours must not close first
 FLUSH_S = 0.4  # for answers that are finished but not yet sent when the drain is over
 
 
@@ -140,19 +138,7 @@ def _shown(config: EngineConfig, name: str) -> str:
 
 def run(state: ServerState, client: LocalClient, listener: socket.socket) -> int:
     """Serve on `listener` until a signal; returns the exit code. Takes over SIGTERM and SIGINT meanwhile."""
-    config = uvicorn.Config(
-        create_app(state),
-        loop="uvloop",
-        http=PlainHttpProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=state.server_config.access_log,
-        server_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=0,
-    )
+    config = http_config(create_app(state), access_log=state.server_config.access_log)
     _set_up_logging(state.server_config.access_log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Process(state, client, config).main(listener))
