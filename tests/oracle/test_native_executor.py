@@ -111,13 +111,15 @@ def test_fr_044_max_tokens_0_scores_the_prompt_and_draws_nothing() -> None:
 
 def test_cancel_stops_a_prefill_and_the_same_chunks_can_be_planned_again(smollm2_path: Path) -> None:
     checkpoint = open_checkpoint(smollm2_path)
-    tokens = tuple(np.random.default_rng(0).integers(3, 49152, 96).tolist())
+    tokens = tuple(np.random.default_rng(0).integers(3, 49152, 480).tolist())
     expected = generate(native(checkpoint), tokens, GREEDY, 2).token_ids
     executor = native(checkpoint)
-    executor.submit(StepPlan(0, new=(NewRequest(1, tokens, GREEDY),), block_tables=(table_update(1, 0, range(4)),))).result()
-    again = StepPlan(1, chunks=(chunk(1, 0, 96),))
+    executor.submit(StepPlan(0, new=(NewRequest(1, tokens, GREEDY),), block_tables=(table_update(1, 0, range(16)),))).result()
+    again = StepPlan(1, chunks=(chunk(1, 0, 480),))
+    executor._model.profile(True)
     step = executor.submit(again)
-    time.sleep(0.01)
+    while not any(executor._model.phase_seconds().values()):  # until the first of its hundreds of phases is done
+        time.sleep(0.0001)
     step.cancel()
     cancelled = step.result()
     assert cancelled.cancelled
@@ -126,7 +128,7 @@ def test_cancel_stops_a_prefill_and_the_same_chunks_can_be_planned_again(smollm2
     step.cancel()  # of a step that has ended: nothing
     assert not whole.cancelled
     assert cancelled.compute_ms < whole.compute_ms
-    second = executor.submit(StepPlan(2, chunks=(chunk(1, 96, 1),))).result()
+    second = executor.submit(StepPlan(2, chunks=(chunk(1, 480, 1),))).result()
     assert [whole.chunks[0].token_ids[0], second.chunks[0].token_ids[0]] == expected
 
 

@@ -18,6 +18,8 @@ from hasten.engine.executor import ExecutorInfo
 from hasten.request import RequestId, SamplingParams, TokenLogprobs
 from hasten.scheduler.plan import ChunkResult, NewRequest, ScheduledChunk, StepPlan, StepResult
 
+HOLD_S = 20.0  # far more than a cancel takes
+
 
 class BadPlan(AssertionError):  # noqa: N818
     """The plan contradicts itself or what was planned before."""
@@ -89,6 +91,7 @@ class ScriptedExecutor:
         step_s: least duration of a step.
         token_s: added for every token of the step, as a prefill costs.
         gate: when given, every step waits until it is set (or the step is cancelled).
+        hold_after: a step whose requests have all drawn so many tokens waits until it is cancelled.
         fail_steps: step id → exception that result() raises, after the plan's tables and requests were taken in.
         fail_submits: step id → exception that submit() raises, before anything was taken in.
         fail_requests: index of arrival at the executor (0, 1, …) → message: that request's next draw is an error.
@@ -109,6 +112,7 @@ class ScriptedExecutor:
         step_s: float = 0.0,
         token_s: float = 0.0,
         gate: threading.Event | None = None,
+        hold_after: int | None = None,
         fail_steps: Mapping[int, Exception] | None = None,
         fail_submits: Mapping[int, Exception] | None = None,
         fail_requests: Mapping[int, str] | None = None,
@@ -116,7 +120,7 @@ class ScriptedExecutor:
         self._by_prompt = dict(scripts) if isinstance(scripts, Mapping) else {}
         self._in_order = deque(() if isinstance(scripts, Mapping) else scripts)
         self.eos_token_id = eos_token_id
-        self.step_s, self.token_s, self.gate = step_s, token_s, gate
+        self.step_s, self.token_s, self.gate, self.hold_after = step_s, token_s, gate, hold_after
         self.fail_steps = dict(fail_steps or {})
         self.fail_submits = dict(fail_submits or {})
         self.fail_requests = dict(fail_requests or {})
@@ -150,11 +154,12 @@ class ScriptedExecutor:
             raise BadPlan("a second step before the first one's result")
         if plan.step_id in self.fail_submits:
             raise self.fail_submits[plan.step_id]
+        gate = self.gate  # before the plan is seen: whoever has seen it may put another there for the steps to come
         self.plans.append(plan)
         self._take_in(plan)
         self._busy = True
         cancelled = threading.Event()
-        return ScriptedHandle(lambda: self._run(plan, cancelled), cancelled)
+        return ScriptedHandle(lambda: self._run(plan, gate, cancelled), cancelled)
 
     def close(self) -> None:
         self.closed = True
@@ -203,12 +208,12 @@ class ScriptedExecutor:
         if len({chunk.request_id for chunk in plan.chunks}) != len(plan.chunks):
             raise BadPlan("a request has two chunks")
 
-    def _run(self, plan: StepPlan, cancelled: threading.Event) -> StepResult:
+    def _run(self, plan: StepPlan, gate: threading.Event | None, cancelled: threading.Event) -> StepResult:
         started = time.perf_counter()
         try:
             if plan.step_id in self.fail_steps:
                 raise self.fail_steps[plan.step_id]
-            if self._wait(self.step_s + self.token_s * plan.num_tokens, cancelled):
+            if self._wait(plan, gate, cancelled):
                 self.num_cancelled_steps += 1
                 result = StepResult(plan.step_id, (), (time.perf_counter() - started) * 1e3, cancelled=True)
             else:
@@ -219,12 +224,14 @@ class ScriptedExecutor:
         self.results.append(result)
         return result
 
-    def _wait(self, seconds: float, cancelled: threading.Event) -> bool:
+    def _wait(self, plan: StepPlan, gate: threading.Event | None, cancelled: threading.Event) -> bool:
         """Spend the step's time; True if it was cancelled."""
-        gate = self.gate  # a test may put another there for the steps to come
         while gate is not None and not gate.wait(0.001):
             if cancelled.is_set():
                 return True
+        if self.hold_after is not None and all(self._known[c.request_id].num_drawn >= self.hold_after for c in plan.chunks):
+            assert cancelled.wait(HOLD_S), f"step {plan.step_id} was not cancelled"
+        seconds = self.step_s + self.token_s * plan.num_tokens
         return cancelled.wait(seconds) if seconds > 0 else cancelled.is_set()
 
     def _compute(self, chunk: ScheduledChunk) -> ChunkResult:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 
 import pytest
 
-from hasten.errors import EngineStopped
 from hasten.request import FinishReason
 from tests.support.engine_run import EngineRun
 from tests.support.scripted import ScriptedExecutor, greedy, made_up_answer
@@ -210,8 +207,9 @@ def test_prompt_logprobs_survive_preemption_in_the_middle_of_the_prompt() -> Non
 def test_prompt_logprobs_survive_preemption() -> None:
     prompts = [tuple(range(3, 19)), tuple(range(20, 36))]
     executor = ScriptedExecutor(num_blocks=9, block_size=4)
-    with EngineRun(executor, chunk=3) as run:
+    with EngineRun(executor, chunk=3, start=False) as run:
         requests = [run.submit(prompt, greedy(16, prompt_logprobs=0)) for prompt in prompts]
+        run.start()
         for request, prompt in zip(requests, prompts, strict=True):
             assert run.tokens(request) == made_up_answer(prompt, 16, 1000)
             entries = [entry.token_id for event in run.events(request) for entry in event.prompt_logprobs]
@@ -223,8 +221,9 @@ def test_fr_015_preempted_requests_give_the_same_tokens() -> None:
     """Four requests of 200 + 300 tokens, blocks for about one and a half."""
     executor = ScriptedExecutor(num_blocks=24, block_size=32)
     prompts = [range(3 + i, 203 + i) for i in range(4)]
-    with EngineRun(executor, chunk=64) as run:
+    with EngineRun(executor, chunk=64, start=False) as run:
         requests = [run.submit(prompt, greedy(300, ignore_eos=True)) for prompt in prompts]
+        run.start()
         for request, prompt in zip(requests, prompts, strict=True):
             assert run.tokens(request) == made_up_answer(prompt, 300, 1000)
             assert run.wait(request).finish_reason is FinishReason.LENGTH
@@ -235,57 +234,3 @@ def test_fr_015_preempted_requests_give_the_same_tokens() -> None:
     assert preempted[0] == 0, "the earliest is never the victim"
     assert snapshot.num_generated_tokens == 1200
     assert snapshot.num_prompt_tokens == 800
-
-
-def test_idle_engine_sleeps_and_wakes_within_a_millisecond() -> None:
-    with EngineRun(ScriptedExecutor()) as run:
-        run.wait(run.submit([3], 1))
-        thread = run.engine._thread
-        assert thread is not None
-        assert thread.ident is not None
-        clock = time.pthread_getcpuclockid(thread.ident)  # of that thread alone: earlier tests have left others
-        cpu_before, started = time.clock_gettime(clock), time.perf_counter()
-        time.sleep(0.3)
-        idle_share = (time.clock_gettime(clock) - cpu_before) / (time.perf_counter() - started)
-        waits_ms = []
-        for _ in range(20):
-            run.wait(request := run.submit([3], 1))
-            ledger = run.wait(request).ledger
-            assert ledger is not None
-            waits_ms.append(ledger.parts[0].ms)
-            time.sleep(0.005)
-    assert idle_share < 0.01
-    assert sorted(waits_ms)[5] < 1.0, "from submit to the start of the step, in a quarter of the tries (shared machine)"
-
-
-def test_starting_the_engine_shortens_the_switch_interval() -> None:
-    sys.setswitchinterval(0.005)
-    with EngineRun(ScriptedExecutor()):
-        assert sys.getswitchinterval() == pytest.approx(1e-4)
-
-
-def test_drain_waits_then_cancels_and_takes_no_more() -> None:
-    with EngineRun(ScriptedExecutor(step_s=0.001)) as run:
-        short = run.submit([3], 5)
-        assert run.engine.drain(20.0) is True
-        assert run.wait(short).finish_reason is FinishReason.LENGTH
-        with pytest.raises(EngineStopped, match="shutting down"):
-            run.submit([3], 5)
-    with EngineRun(ScriptedExecutor(step_s=0.001, num_blocks=256)) as run:
-        endless, waiting = run.submit([3], 4000), run.submit([4], 4000)
-        run.wait_for_tokens(endless, 3)
-        assert run.engine.drain(0.01) is False
-        assert run.wait(endless).finish_reason is run.wait(waiting).finish_reason is FinishReason.CANCELLED
-
-
-def test_stop_ends_what_is_open() -> None:
-    with EngineRun(ScriptedExecutor(step_s=0.001), max_num_seqs=1) as run:
-        requests = [run.submit([3], 4000) for _ in range(3)]
-        run.wait_for_tokens(requests[0], 3)
-        run.engine.stop()
-        run.engine.stop()
-        assert all(run.wait(request).finish_reason is FinishReason.CANCELLED for request in requests)
-        with pytest.raises(EngineStopped, match="stopped"):
-            run.submit([3], 5)
-        with pytest.raises(RuntimeError):
-            run.engine.start(lambda events: None)

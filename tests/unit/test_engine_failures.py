@@ -67,9 +67,13 @@ def test_step_is_stopped_when_the_last_of_its_requests_is_cancelled() -> None:
 
 
 def test_cancel_of_waiting_unknown_and_finished_requests() -> None:
-    with EngineRun(executor := ScriptedExecutor(step_s=0.001), max_num_seqs=1) as run:
-        running, waiting = run.submit([3], 50), run.submit([4], 50)
+    executor = ScriptedExecutor(gate=(gate := threading.Event()))
+    with EngineRun(executor, max_num_seqs=1) as run:
+        running = run.submit([3], 50)
+        run.wait_until(lambda: executor.plans, "the first step")
+        waiting = run.submit([4], 50)
         run.engine.cancel(waiting)
+        gate.set()
         assert run.wait(waiting).finish_reason is FinishReason.CANCELLED
         run.engine.cancel(12345)
         assert run.tokens(running) == made_up_answer([3], 50, 1000)
@@ -174,12 +178,12 @@ def test_executor_that_draws_no_token_is_an_error_and_no_hang() -> None:
 def test_our_own_bug_ends_every_request_and_closes_the_engine(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = ScriptedExecutor(step_s=0.001)
+    executor = ScriptedExecutor(gate=(gate := threading.Event()))
     engine = Engine(executor, EngineConfig(max_num_seqs=1))
     events: list[TokenEvent] = []
     engine.start(events.extend)
     requests = [engine.submit(EngineRequest((3,), greedy(500))) for _ in range(3)]
-    while not events:
+    while not executor.plans:
         time.sleep(0.001)
 
     def broken(*args: object, **kwargs: object) -> None:
@@ -187,10 +191,12 @@ def test_our_own_bug_ends_every_request_and_closes_the_engine(
 
     monkeypatch.setattr(engine._batch._scheduler, "advance", broken)
     monkeypatch.setattr(engine._batch._scheduler, "finish", broken)
+    gate.set()
+    assert engine.drain(20.0) is True
     engine.stop()
     ends = [event for event in events if event.finish_reason is not None]
     assert sorted(event.request_id for event in ends) == requests
-    assert all(event.finish_reason is FinishReason.ERROR for event in ends if event.error)
+    assert all(event.finish_reason is FinishReason.ERROR and "a bug" in (event.error or "") for event in ends)
     with pytest.raises(EngineStopped):
         engine.submit(EngineRequest((3,), greedy(5)))
     assert "a bug" in caplog.text
