@@ -98,5 +98,5 @@ class EngineRun:
             assert (ends[0].error is not None) == (ends[0].finish_reason is FinishReason.ERROR)
         snapshot = self.engine.snapshot()
         assert snapshot.num_free_blocks == snapshot.num_blocks
-        assert (snapshot.num_running, snapshot.num_waiting) == (0, 0)
+        assert (snapshot.num_open, snapshot.num_running, snapshot.num_waiting) == (0, 0, 0)
         assert sum(snapshot.num_finished.values()) == len(self._events)

@@ -98,3 +98,30 @@ def test_stop_ends_what_is_open() -> None:
             run.submit([3], 5)
         with pytest.raises(RuntimeError):
             run.engine.start(lambda events: None)
+
+
+def test_requests_that_come_during_a_step_are_counted_at_once() -> None:
+    executor = ScriptedExecutor(gate=(gate := threading.Event()))
+    with EngineRun(executor) as run:
+        run.submit([3], 5)
+        run.wait_until(lambda: executor.plans, "the first step")
+        for num_open in (2, 3, 4):
+            run.submit([3], 5)
+            snapshot = run.engine.snapshot()
+            assert (snapshot.num_open, snapshot.num_running, snapshot.num_waiting) == (num_open, 1, num_open - 1)
+        gate.set()
+        assert run.engine.drain(20.0) is True
+        assert run.engine.snapshot().num_open == 0
+
+
+def test_a_slow_step_is_logged_with_what_was_in_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("hasten.engine.engine.SLOW_STEP_S", 0.04)
+    with EngineRun(ScriptedExecutor(token_s=0.01)) as run:
+        run.tokens(run.submit([3, 4, 5, 6, 7], 1))
+    assert "step 1 took 0." in caplog.text
+    assert "1 requests, 5 tokens; 1 requests are open" in caplog.text
+    caplog.clear()
+    monkeypatch.undo()
+    with EngineRun(ScriptedExecutor(token_s=0.01)) as run:
+        run.tokens(run.submit([3, 4, 5, 6, 7], 1))
+    assert caplog.text == ""

@@ -180,8 +180,8 @@ def test_a_long_text_does_not_hold_the_interpreter() -> None:
         done.set()
 
     thread = threading.Thread(target=encode)
-    thread.start()
     start = last = time.perf_counter()
+    thread.start()
     longest_gap = 0.0
     while not done.is_set():
         now = time.perf_counter()

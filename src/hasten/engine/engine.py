@@ -28,6 +28,9 @@ SWITCH_INTERVAL_S = 1e-4
 # steps in a row that may fail before the engine believes that none will run again
 MAX_FAILED_STEPS = 3
 
+# a step that takes longer is logged: seconds for a few hundred tokens mean that the compute threads get no CPU time
+SLOW_STEP_S = 10.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -124,9 +127,13 @@ class Engine:
 
     def snapshot(self) -> EngineStats:
         counts = self._batch.counts
+        with self._changed:
+            num_open = len(self._open)
+            num_arrived = sum(isinstance(command, LiveRequest) for command in self._inbox)  # since the running step began
         return EngineStats(
+            num_open=num_open,
             num_running=self._batch.num_running,
-            num_waiting=self._batch.num_waiting,
+            num_waiting=self._batch.num_waiting + num_arrived,
             num_free_blocks=self._pool.num_free,
             num_blocks=self._pool.num_blocks,
             num_steps=counts.num_steps,
@@ -185,7 +192,8 @@ class Engine:
             self._batch.check()
 
     def _step(self) -> None:
-        plan = self._batch.plan(time.monotonic())
+        started_s = time.monotonic()
+        plan = self._batch.plan(started_s)
         try:
             handle = self._executor.submit(plan)
             with self._changed:
@@ -205,8 +213,14 @@ class Engine:
         self._obey(wait=False)  # who was cancelled meanwhile gets no more tokens
         self._batch.apply(plan, result, time.monotonic())
         self._failed_steps = 0
+        self._log_slow(plan, time.monotonic() - started_s)
         if self._debug:
             self._batch.check()
+
+    def _log_slow(self, plan: StepPlan, seconds: float) -> None:
+        if seconds > SLOW_STEP_S:
+            counts = f"{len(plan.chunks)} requests, {plan.num_tokens} tokens; {len(self._open)} requests are open"
+            _log.warning("step %d took %.1f s: %s; has this machine CPU time to spare?", plan.step_id, seconds, counts)
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
         """A step could not run. Its requests fail; the engine goes on unless this happens again and again."""

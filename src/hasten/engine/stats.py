@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class EngineStats:
     """Gauges, counters since start, and whether the engine still works; cheap to read from any thread."""
 
+    num_open: int  # submitted and without their last event: running, waiting, and held under static batching
     num_running: int
-    num_waiting: int
+    num_waiting: int  # those included that came while the running step computes
     num_free_blocks: int
     num_blocks: int
     num_steps: int

@@ -185,9 +185,8 @@ class _Process:
 
     async def _drain(self) -> None:
         stats, grace_s = self.client.stats(), self.state.server_config.grace_s
-        num_open = stats.num_running + stats.num_waiting
-        if num_open:
-            text = f"hasten: finishing {num_open} answers, at most {grace_s:g} s; once more to stop at once"
+        if stats.num_open:
+            text = f"hasten: finishing {stats.num_open} answers, at most {grace_s:g} s; once more to stop at once"
             print(text, file=sys.stderr, flush=True)
         await self.client.drain(grace_s)
         deadline = asyncio.get_running_loop().time() + FLUSH_S
