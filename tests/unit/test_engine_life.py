@@ -125,3 +125,11 @@ def test_a_slow_step_is_logged_with_what_was_in_it(monkeypatch: pytest.MonkeyPat
     with EngineRun(ScriptedExecutor(token_s=0.01)) as run:
         run.tokens(run.submit([3, 4, 5, 6, 7], 1))
     assert caplog.text == ""
+
+
+def test_drain_of_an_engine_that_never_started_does_not_wait() -> None:
+    with EngineRun(ScriptedExecutor(), start=False) as run:
+        request = run.submit([3], 5)
+        assert run.engine.drain(0.0) is False
+        run.start()
+        assert len(run.tokens(request)) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,13 +11,9 @@ from pathlib import Path
 import pytest
 
 from hasten import LLM, AsyncLLM, SamplingParams
-from hasten.config import EngineConfig
-from hasten.engine.build import LoadedEngine, load_engine
-from hasten.engine.engine import Engine
 from hasten.errors import (
     BadFile,
     DoesNotFit,
-    EngineStopped,
     HastenError,
     InvalidRequest,
     PromptTooLong,
@@ -27,6 +22,7 @@ from hasten.errors import (
 )
 from hasten.llm_output import Output, Piece
 from tests.support.scripted import ScriptedExecutor
+from tests.support.scripted_llm import scripted
 from tests.support.toy_gguf import toy_spec, write_toy_gguf
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -43,14 +39,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def llm(model: str) -> Iterator[LLM]:
     with LLM(model, executor="reference", memory="100MB") as llm:
         yield llm
-
-
-def scripted(model: str, executor: ScriptedExecutor) -> LoadedEngine:
-    """The toy model's tokenizer, with answers written in advance."""
-    loaded = load_engine(model, EngineConfig(executor="reference", memory="100MB"))
-    loaded.executor.close()
-    engine = Engine(executor, loaded.config, debug=True)
-    return LoadedEngine(loaded.checkpoint, loaded.tokenizer, executor, engine, loaded.config, loaded.memory)
 
 
 def check(llm: LLM, output: Output, prompt: str) -> None:
@@ -91,6 +79,53 @@ def test_chat_renders_the_models_template(llm: LLM) -> None:
     assert answer.prompt_token_ids == tuple(llm.tokenizer.encode(prompt, add_special_tokens=False))
     assert llm.chat([messages, messages], GREEDY)[1].token_ids == answer.token_ids
     assert list(llm.stream_chat(messages, GREEDY))[-1].output is not None
+
+
+def test_template_and_tokenizer_are_in_the_ledger(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    render = llm.tokenizer.render_chat
+
+    def slow(messages: list[dict[str, str]]) -> str:
+        time.sleep(0.02)
+        return render(messages)
+
+    monkeypatch.setattr(llm.tokenizer, "render_chat", slow)
+    ledger = llm.chat([{"role": "user", "content": "hello"}], GREEDY).ledger
+    assert ledger.parts[0].name == "tokenize"
+    assert ledger.parts[0].ms >= 20
+    assert ledger.ttft_ms is not None
+    assert ledger.ttft_ms >= 20
+
+
+def test_a_long_text_is_tokenized_beside_the_loop(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, threads = llm.tokenizer.encode, list[str]()
+
+    def watched(text: str, *, add_special_tokens: bool = True) -> list[int]:
+        threads.append(threading.current_thread().name)
+        return encode(text[:10], add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(llm.tokenizer, "encode", watched)
+    llm.generate(["a" * 2000, "a" * 2001], GREEDY)
+    assert sorted(threads) == ["hasten-llm", "hasten-llm_0"]
+
+
+def test_without_params_the_models_own_defaults_are_used(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = ScriptedExecutor(vocab_size=320, max_model_len=16)
+    loaded = scripted(model, executor)
+    defaults = property(lambda self: {"temperature": 0.25, "top_k": 7})
+    monkeypatch.setattr(type(loaded.checkpoint), "generation_defaults", defaults)
+    with LLM.on(loaded) as llm:
+        llm.generate("x")
+        llm.generate("x", SamplingParams(top_p=0.5))
+    drawn = [(s.temperature, s.top_k, s.top_p) for plan in executor.plans for s in [new.sampling for new in plan.new]]
+    assert drawn == [(0.25, 7, 1.0), (1.0, 0, 0.5)]
+
+
+def test_ids_outside_the_vocabulary_are_refused(llm: LLM) -> None:
+    for params in (SamplingParams(logit_bias=((10**7, 5.0),)), SamplingParams(stop_token_ids=(10**7,))):
+        with pytest.raises(InvalidRequest, match="10000000 is outside the vocabulary"):
+            llm.generate("x", params)
+    with pytest.raises(InvalidRequest, match=r"whole number \(int\), got 1.9"):
+        llm.generate([[1.9, 2]], GREEDY)  # type: ignore[list-item]
 
 
 def test_seed_repeats_an_answer_and_is_given_back(llm: LLM) -> None:
@@ -140,42 +175,6 @@ def test_end_token_ends_the_answer_and_has_no_text(model: str) -> None:
         assert list(output.token_ids) == [*ids, executor.eos_token_id]
 
 
-def test_leaving_a_stream_cancels_the_request(model: str) -> None:
-    executor = ScriptedExecutor(vocab_size=320, hold_after=1, max_model_len=512)
-    with LLM.on(scripted(model, executor)) as llm:
-        executor._in_order += [llm.tokenizer.encode("abc")] * 2
-        params = SamplingParams(max_tokens=400, ignore_eos=True)
-        stream = llm.stream("x", params)
-        next(stream)
-        stream.close()  # type: ignore[attr-defined]
-        for _ in llm.stream("x", params):
-            break
-        assert llm.loaded.engine.drain(5.0) is True
-        assert llm.loaded.engine.snapshot().num_finished["cancelled"] == 2
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_ctrl_c_cancels_the_request_and_the_model_lives_on(model: str, streaming: bool) -> None:
-    executor = ScriptedExecutor(vocab_size=320, step_s=0.01, max_model_len=512)
-    with LLM.on(scripted(model, executor)) as llm:
-        main = threading.main_thread().ident
-        assert main is not None
-
-        def interrupt() -> None:
-            while len(executor.plans) < 3:
-                time.sleep(0.002)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        params = SamplingParams(max_tokens=400, ignore_eos=True)
-        with pytest.raises(KeyboardInterrupt):
-            list(llm.stream("x", params)) if streaming else llm.generate("x", params)
-        thread.join()
-        assert len(llm.generate("x", GREEDY).token_ids) == 12
-        assert llm.loaded.engine.snapshot().num_finished["cancelled"] == 1
-
-
 def test_errors_reach_the_caller_and_the_model_lives_on(llm: LLM) -> None:
     with pytest.raises(PromptTooLong, match=r"600 tokens.*512"):
         llm.generate([5] * 600, GREEDY)
@@ -196,39 +195,6 @@ def test_error_of_the_engine_is_raised_with_its_words(model: str) -> None:
         with pytest.raises(HastenError, match="not finite"):
             llm.generate("x", GREEDY)
         assert len(llm.generate("x", GREEDY).token_ids) == 12
-
-
-def test_close_ends_threads_and_refuses_what_comes_after(model: str) -> None:
-    before = set(threading.enumerate())
-    executor = ScriptedExecutor(vocab_size=320, gate=threading.Event(), max_model_len=512)
-    llm = LLM.on(scripted(model, executor))
-    errors: list[Exception] = []
-
-    def ask() -> None:
-        try:
-            llm.generate("x", GREEDY)
-        except HastenError as error:
-            errors.append(error)
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    while not executor.plans:
-        asker.join(0.001)
-    llm.close()
-    llm.close()
-    asker.join(10)
-    assert [type(error) for error in errors] == [EngineStopped]
-    with pytest.raises(EngineStopped, match="closed"):
-        llm.generate("x", GREEDY)
-    assert executor.closed
-    assert set(threading.enumerate()) - before == set()
-
-
-def test_works_where_a_loop_is_running(llm: LLM) -> None:
-    async def notebook_cell() -> Output:
-        return llm.generate("hello", GREEDY)
-
-    assert len(asyncio.run(notebook_cell()).token_ids) == 12
 
 
 def test_async_api(model: str, llm: LLM) -> None:
