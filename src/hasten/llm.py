@@ -6,7 +6,8 @@ import asyncio
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
@@ -17,13 +18,15 @@ from hasten.llm_output import Answer, Output, Piece
 from hasten.request import EngineRequest, RequestId, SamplingParams
 from hasten.server.local_client import LocalClient
 from hasten.tokenizer.text_stream import TextStream
-from hasten.tokenizer.tokenizer import Tokenizer
+from hasten.tokenizer.tokenizer import INLINE_CHARS, Tokenizer
 
 __all__ = ["LLM", "AsyncLLM", "Output", "Piece"]
 
 Prompt = str | Sequence[int]  # text, or token ids
 Params = SamplingParams | Sequence[SamplingParams] | None  # for all prompts, or one for each
 Message = Mapping[str, Any]  # {"role": …, "content": …}
+
+OWN_THREADS = "hasten-"  # how the names of our threads begin, the engine's included
 
 _T = TypeVar("_T")
 
@@ -63,28 +66,52 @@ class AsyncLLM:
         return self.loaded.tokenizer
 
     async def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Output:
-        """The whole answer to one prompt. Raises InvalidRequest, PromptTooLong, EngineStopped."""
+        """The whole answer to one prompt. `params` None: the model's own defaults, then those of SamplingParams.
+
+        Raises: InvalidRequest, PromptTooLong, EngineStopped.
+        """
         return await _last(self.stream(prompt, params))
 
     async def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Output:
         """The whole answer to a conversation. Raises TemplateError as well."""
         return await _last(self.stream_chat(messages, params))
 
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Piece]:
+        """Pieces of the answer as they become final, the last with `output`. Leaving early cancels the request."""
+
+        async def token_ids() -> Sequence[int]:
+            if not isinstance(prompt, str):
+                return prompt
+            if len(prompt) <= INLINE_CHARS:
+                return self.tokenizer.encode(prompt)
+            return await asyncio.to_thread(self.tokenizer.encode, prompt)
+
+        return self._stream(token_ids, params)
+
     def stream_chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> AsyncIterator[Piece]:
         """`stream` for a conversation, by the model's chat template."""
-        # the template writes every special token itself: none is added to it
-        return self.stream(self.tokenizer.encode(self.tokenizer.render_chat(messages), add_special_tokens=False), params)
 
-    async def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Piece]:
-        """Pieces of the answer as they become final, the last with `output`. Leaving early cancels the request."""
-        params = SamplingParams() if params is None else params
+        def rendered() -> list[int]:
+            # the template writes every special token itself: none is added to it
+            return self.tokenizer.encode(self.tokenizer.render_chat(messages), add_special_tokens=False)
+
+        # in a thread whatever its length: the first conversation compiles the template
+        return self._stream(lambda: asyncio.to_thread(rendered), params)
+
+    async def _stream(
+        self, prepare: Callable[[], Awaitable[Sequence[int]]], params: SamplingParams | None
+    ) -> AsyncIterator[Piece]:
+        """Answer the tokens that `prepare` makes; the time that takes is a part of the answer's."""
         arrival_s = time.monotonic()
-        token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if params is None:
+            defaults: Mapping[str, Any] = self.loaded.checkpoint.generation_defaults
+            params = SamplingParams(**defaults)
+        token_ids = tuple(await prepare())
         tokenize_ms = (time.monotonic() - arrival_s) * 1e3
         request = EngineRequest(
             prompt_token_ids=token_ids,
             sampling=self._client.resolve(params, len(token_ids)),
-            eos_token_ids=() if params.ignore_eos else self.tokenizer.eos_token_ids,
+            eos_token_ids=self.tokenizer.eos_token_ids,
             arrival_s=arrival_s,
         )
         answer = Answer(self.tokenizer, request, TextStream(self.tokenizer, stop=params.stop), tokenize_ms)
@@ -136,8 +163,9 @@ class LLM:
     def _own(self, llm: AsyncLLM) -> None:
         self._llm = llm
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix=f"{OWN_THREADS}llm"))
         # a loop of our own: callers may have one running in this thread (notebooks do)
-        thread = threading.Thread(target=self._loop.run_forever, name="hasten-llm", daemon=True)
+        thread = threading.Thread(target=self._loop.run_forever, name=f"{OWN_THREADS}llm", daemon=True)
         thread.start()
         self._close = weakref.finalize(self, _close_loop, llm, self._loop, thread)
 
@@ -201,7 +229,8 @@ class LLM:
             while (piece := self._run(_next(pieces))) is not None:
                 yield piece
         finally:
-            self._run(_close_stream(pieces))
+            if self._close.alive:  # otherwise it was cancelled with everything else
+                self._run(_close_stream(pieces))
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         if not self._close.alive:
@@ -254,6 +283,10 @@ async def _close_stream(pieces: AsyncIterator[Piece]) -> None:
 
 
 def _close_loop(llm: AsyncLLM, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    """End everything and wait for it; garbage may be collected on a thread of ours, which cannot wait for itself."""
+    if threading.current_thread().name.startswith(OWN_THREADS):
+        threading.Thread(target=_close_loop, args=(llm, loop, thread), name="closes hasten").start()
+        return
     asyncio.run_coroutine_threadsafe(llm.aclose(), loop).result()
     asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
     loop.call_soon_threadsafe(loop.stop)

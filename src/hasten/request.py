@@ -135,7 +135,7 @@ class EngineRequest:
     """A request as it crosses from server to engine: token ids and numbers only.
 
     `sampling.seed` and `sampling.max_tokens` are resolved (never None) and `eos_token_ids` lists every end token of the
-    model (empty when the caller said ignore_eos). `arrival_s` is time.monotonic() when the first byte was read.
+    model, `ignore_eos` or not: the engine looks at that. `arrival_s` is time.monotonic() when the first byte was read.
     """
 
     prompt_token_ids: tuple[int, ...]

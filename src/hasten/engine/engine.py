@@ -150,9 +150,12 @@ class Engine:
         """Take no more requests and wait for the open ones; after `grace_s` seconds cancel the rest.
 
         True if none had to be cancelled. The engine stays closed after it, and its thread lives until `stop`.
+        An engine that was never started has nobody to wait for: False if there are requests.
         """
         with self._changed:
             self._closed_because = self._closed_because or "the server is shutting down and takes no more requests"
+            if self._thread is None:
+                return not self._open
             if self._changed.wait_for(lambda: not self._open, timeout=grace_s):
                 return True
             left = tuple(self._open)

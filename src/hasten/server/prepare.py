@@ -15,12 +15,11 @@ from hasten.server.job import Job, Prompt, choice_seeds, draw_seed
 from hasten.server.protocol import ChatRequest, CompletionRequest, ContentPart, Message, SamplingFields
 from hasten.server.quoting import cut
 from hasten.server.state import ServerState
+from hasten.tokenizer.tokenizer import INLINE_CHARS as INLINE_CHARS
 
 MAX_CHOICES = 128  # OpenAI's limit for n; here for n × prompts
 MAX_STOP_STRINGS = 16
 MAX_LOGIT_BIAS = 1024
-# shorter texts tokenize in well under a millisecond, less than a thread costs
-INLINE_CHARS = 2000
 MESSAGES_PER_SLICE = 200
 # of a long text, so many characters for each token of the context are tokenized first: prose has about 4 a token
 PROBE_CHARS = 8
@@ -209,7 +208,7 @@ def _job(
         sampling=prepared.sampling,
         seed=seed,
         seeds=choice_seeds(seed, prepared.num_choices),
-        eos_token_ids=() if body.ignore_eos else state.tokenizer.eos_token_ids,
+        eos_token_ids=state.tokenizer.eos_token_ids,
         arrival_s=arrival_s,
         created_s=int(time.time()),
         stream=bool(body.stream),
