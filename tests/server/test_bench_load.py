@@ -55,7 +55,8 @@ def _assert_right(outcome: Outcome, server: FakeServer) -> None:
 def _run_right(scenario: dict[str, Any], **values: Any) -> Outcome:
     """Run and check against the server's record; again, at most three times, if something else had the cores just then.
 
-    A fault of the client's would be there every time.
+    "Something else had the cores" is what the client's own audit says: late wake-ups of a millisecond. Without them an error
+    is the client's, and fails at once.
     """
     for attempt in range(4):
         with FakeServer(**scenario) as server:
@@ -64,7 +65,7 @@ def _run_right(scenario: dict[str, Any], **values: Any) -> Outcome:
                 _assert_right(outcome, server)
                 break
             except AssertionError:
-                if attempt == 3:
+                if attempt == 3 or outcome.result["audit"]["loop_lag_ms"]["p99"] < 1.0:
                     raise
     return outcome
 
