@@ -195,6 +195,15 @@ LONG = {"role": "user", "content": "ab\t\n " * 380}  # rendered on the event loo
         ("{{ 'x' | indent(width=10**9) }}", "width of 1000000000"),
         ("{{ 'x'.rjust(10**9) }}", "width of 1000000000"),
         ("{{ '%1000000000d' % 1 }}", "too wide"),
+        ("{{ ('x'.encode() * 10**8) | length }}", "encode is not"),
+        ("{{ ('x' | attr('encode'))().center(10**8) | length }}", "encode is not"),
+        ("{{ (7).to_bytes(10**8, 'big') | length }}", "to_bytes is not"),
+        ("{{ ('x' | safe).striptags() }}", "striptags is not"),
+        ("{{ ('b' * 250000).strip('a' * 250000 ~ 'b') }}", "does not end"),
+        ("{{ ('b' * 250000) | trim('a' * 250000 ~ 'b') }}", "does not end"),
+        ("{{ ('a' * 40000).rfind('ab' ~ 'a' * 20000) }}", "does not end"),
+        ("{{ ('a' * 40000).rsplit(sep='ab' ~ 'a' * 20000) }}", "does not end"),
+        ("{{ strftime_now('%999d' * 20000) }}", "a time format"),
     ],
 )
 def test_a_runaway_template_is_stopped(template: str, words: str) -> None:
@@ -217,6 +226,8 @@ def test_no_variable_of_a_template_is_the_budget() -> None:
 
 
 def test_charges_do_not_change_what_a_template_says() -> None:
+    assert render("{{ ' x</t>y</t>\n'.rsplit('</t>', 1)[0].strip() }}") == "x</t>y"
+    assert render("{{ '--y-' | trim('-') }}{{ 'aba'.rfind('a') }}") == "y2"
     assert render("{% for c in 'abc' %}{{ loop.index }}/{{ loop.length }}{{ c }}{{ ',' if not loop.last }}{% endfor %}") == (
         "1/3a,2/3b,3/3c"
     )

@@ -12,7 +12,7 @@ import datetime
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NoReturn, cast
 
 import jinja2
@@ -28,6 +28,7 @@ from hasten.tokenizer.template_budget import Budget, Turns, current, running
 MAX_REPEAT = 1 << 20  # characters or items that one operation may make out of less
 MAX_FORMAT_WIDTH = 10_000  # characters of one field
 MAX_INT_BITS = 4096
+MAX_TIME_FORMAT = 1000  # characters; each may give up to 256
 MAX_OUTPUT_CHARS = 1 << 20  # beyond OUTPUT_PER_INPUT characters for each character of the messages
 OUTPUT_PER_INPUT = 8
 
@@ -37,6 +38,13 @@ _WIDE_BRACES = re.compile(r"\d{5,}|\{[^{}]*\{")  # of str.format: a long number,
 _LEFT_OUT = (
     "filesizeformat", "forceescape", "pprint", "random", "striptags", "urlencode", "urlize", "wordwrap", "xmlattr",
 )  # fmt: skip
+# methods that no template needs: texts become bytes, or much longer
+_REFUSED = frozenset({"encode", "to_bytes", "striptags", "translate"})
+# methods whose time is a product, and how many pairs of characters take as long as the cheapest step (0.4 µs)
+_PAIRS_PER_STEP = {
+    **dict.fromkeys(("strip", "lstrip", "rstrip"), 1 << 15),
+    **dict.fromkeys(("rfind", "rindex", "rsplit", "rpartition"), 1 << 10),
+}
 # filters that look at their argument from outside …
 _CHEAP = frozenset({"length", "count", "first", "last", "default", "d", "items", "abs", "float", "int", "round", "attr"})
 # … or at each of its items once; the others may print or compare all that is in it
@@ -93,8 +101,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         budget.spend(1)
         method = getattr(obj, "__wrapped__", obj)  # jinja2 wraps str.format
         owner = getattr(method, "__self__", None)
+        name = getattr(method, "__name__", "")
+        if name in _REFUSED and isinstance(owner, str | int):
+            raise jinja2.TemplateRuntimeError(f"{name} is not for templates")
         if isinstance(owner, str):
-            args = _bounded_call(method.__name__, owner, args, kwargs)
+            args = _bounded_call(name, owner, args, kwargs)
         elif isinstance(obj, LoopContext) and args:
             args = (Turns(args[0], budget, 1), *args[1:])  # a loop that calls itself
         return budget.made(super().call(context, obj, *args, **kwargs))
@@ -174,6 +185,8 @@ def _check_filter(name: str, given: list[Any], kwargs: Mapping[str, Any]) -> Non
         _check_made(texts[0].count("\n") * max(_num_chars(value) for value in (4, *values[1:])))
     elif name == "format":
         _check_format(str(given[0]), "%", values[1:])
+    elif name == "trim":
+        _pay_pairs("strip", texts[0], values[1:])
     elif name == "sum" and any(not isinstance(value, int | float) for value in (*given[2:], kwargs.get("start", 0))):
         raise jinja2.TemplateRuntimeError("sum adds numbers")
     elif name == "tojson" and any(_num_chars(value) > 16 for value in values[1:]):
@@ -195,14 +208,22 @@ def _bounded_call(name: str, owner: str, args: tuple[Any, ...], kwargs: Mapping[
         _check_made(owner.count("\t") * max(_num_chars(value) for value in (8, *values)))
     elif name in ("format", "format_map"):
         _check_format(owner, "{", values)
-    elif name == "translate":
-        raise jinja2.TemplateRuntimeError("translate is not for templates")
+    else:
+        _pay_pairs(name, owner, values)
     return args
+
+
+def _pay_pairs(name: str, text: str, values: list[Any]) -> None:
+    """Pay for a method or filter that compares every character of `text` with every one of its argument."""
+    pairs_per_step = _PAIRS_PER_STEP.get(name)
+    if pairs_per_step:
+        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+        current().spend(len(text) * longest // pairs_per_step)
 
 
 def _check_product(left: Any, right: Any) -> None:
     for items, times in ((left, right), (right, left)):
-        if isinstance(items, (str, list, tuple)) and isinstance(times, int) and len(items) * times > MAX_REPEAT:
+        if isinstance(items, Sized) and isinstance(times, int) and len(items) * times > MAX_REPEAT:
             raise jinja2.TemplateRuntimeError(f"a repetition makes more than {MAX_REPEAT} items")
     if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_INT_BITS:
         raise jinja2.TemplateRuntimeError(f"a product of more than {MAX_INT_BITS} bits")
@@ -250,6 +271,8 @@ def _raise_exception(message: str) -> NoReturn:
 
 
 def _strftime_now(format: str) -> str:  # noqa: A002 (templates may name it)
+    if len(format) > MAX_TIME_FORMAT:
+        raise jinja2.TemplateRuntimeError(f"a time format of more than {MAX_TIME_FORMAT} characters")
     return datetime.datetime.now().strftime(format)
 
 
