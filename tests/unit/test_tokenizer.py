@@ -98,6 +98,13 @@ def test_unused_and_byte_tokens() -> None:
     assert tokenizer.token_bytes(len(tokens) - 1) == b"\xe2"
 
 
+@pytest.mark.parametrize("token", ["<0xZZ>", "<0x+f>", "<0x1>", "<0xE22", "plain!"])
+def test_a_byte_token_that_names_no_byte_is_text(token: str) -> None:
+    words = toy()
+    tokens, types = (*words.data.tokens, token), (*words.data.token_types, 6)
+    assert reload(words.data, tokens=tokens, token_types=types).token_bytes(len(tokens) - 1) == token.encode()
+
+
 @pytest.mark.parametrize("token_id", [-1, 259, 10**7])
 def test_ids_outside_the_vocabulary_are_refused(token_id: int) -> None:
     tokenizer = toy().tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from hasten.weights.checkpoint import TokenizerData
 
 # the values of tokenizer.ggml.token_type
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class BpeTokenizer:
@@ -121,8 +123,8 @@ class BpeTokenizer:
             return token.encode("utf-8", "replace")  # added tokens are written as they are
         if kind == _UNUSED:
             return b""
-        if kind == _BYTE and len(token) == 6 and token.startswith("<0x"):
-            return bytes([int(token[3:5], 16)])
+        if kind == _BYTE and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
         return byte_level.to_bytes(token)
 
     def render_chat(
