@@ -93,6 +93,21 @@ def test_the_monitor_sees_a_blocked_loop() -> None:
     assert monitor.wall_s > 0.25
 
 
+def test_a_block_counts_as_long_as_it_was() -> None:
+    """0.3 s of 1 s: three arrivals in ten would have been stamped late, so it must show far below the maximum."""
+
+    async def main() -> Monitor:
+        async with Monitor() as monitor:
+            await asyncio.sleep(0.35)
+            time.sleep(0.3)
+            await asyncio.sleep(0.35)
+        return monitor
+
+    lag_ms = sorted(asyncio.run(main()).lag_ms)
+    assert lag_ms[int(len(lag_ms) * 0.9)] > 50
+    assert len(lag_ms) >= 80
+
+
 @pytest.mark.parametrize("timerfd", [True, False])
 def test_waits_end_in_order_and_never_early(timerfd: bool) -> None:
     async def main() -> list[tuple[int, int]]:
