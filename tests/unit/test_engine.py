@@ -234,3 +234,16 @@ def test_fr_015_preempted_requests_give_the_same_tokens() -> None:
     assert preempted[0] == 0, "the earliest is never the victim"
     assert snapshot.num_generated_tokens == 1200
     assert snapshot.num_prompt_tokens == 800
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 2])
+def test_with_fewer_tokens_a_step_than_seats_whoever_runs_is_in_every_step(chunk: int | None) -> None:
+    executor = ScriptedExecutor(max_num_batched_tokens=4)
+    with EngineRun(executor, max_num_batched_tokens=4, max_num_seqs=64, chunk=chunk, start=False) as run:
+        prompts = [range(3, 4 + i % 5) for i in range(12)]
+        requests = [run.submit(prompt, 10) for prompt in prompts]
+        run.start()
+        for i, request in enumerate(requests):
+            assert run.tokens(request) == made_up_answer(prompts[i], 10, 1000)
+            steps = run.step_ids(request)
+            assert steps == list(range(steps[0], steps[-1] + 1))

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hasten.config import EngineConfig
+from hasten.engine import build
 from hasten.engine.machine import CpuLimits, cpu_limits, free_memory
+from hasten.errors import DoesNotFit
 
 GIB = 1 << 30
 
@@ -127,3 +130,15 @@ def test_free_memory_names_the_limit_that_is_met_first(tmp_path: Path) -> None:
     files = {"box/memory.max": str(4 * GIB), "box/memory.current": "0", "memory.max": "max"}
     assert free_memory(root=tree(tmp_path / "a", "0::/box/job\n", files)).source == "/sys/fs/cgroup/box/memory.max"
     assert free_memory(root=tree(tmp_path / "b", "0::/\n", {})).source == "/proc/meminfo"
+
+
+def test_nothing_that_says_what_is_free_is_an_error_and_not_zero(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"meminfo has no MemAvailable"):
+        free_memory(root=tmp_path)
+
+
+def test_where_nothing_says_what_is_free_the_user_has_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "free_memory", lambda: free_memory(root=tmp_path))
+    with pytest.raises(DoesNotFit, match=r"not known how much memory is free.*--memory"):
+        build._free_memory(EngineConfig())
+    assert build._free_memory(EngineConfig(memory="2GB")).num_bytes == 2 * 1000**3

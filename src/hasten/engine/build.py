@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from hasten.config import EngineConfig
 from hasten.engine.choices import settle
@@ -13,7 +15,7 @@ from hasten.engine.engine import Engine
 from hasten.engine.executor import Executor
 from hasten.engine.machine import FreeMemory, cpu_limits, free_memory
 from hasten.engine.memory import MemoryPlan, budget, plan_memory
-from hasten.errors import UsageError
+from hasten.errors import DoesNotFit, UsageError
 from hasten.kv_store import KvLayout, KvStoreFormat
 from hasten.models.spec import ModelSpec
 from hasten.tokenizer.tokenizer import Tokenizer
@@ -53,7 +55,7 @@ def load_engine(model_path: str | os.PathLike[str], config: EngineConfig, *, deb
     asked, config = config, resolve_config(config)
     checkpoint = open_checkpoint(model_path)
     try:
-        cpus, free = cpu_limits(), free_memory()
+        cpus, free = cpu_limits(), _free_memory(config)
         memory = _plan(checkpoint, config, free)
         config = config.resolved(max_model_len=memory.max_model_len)
         # Weights are packed by the compute team without the interpreter lock, the tokenizer is built by code that keeps it:
@@ -93,19 +95,27 @@ def resolve_config(config: EngineConfig) -> EngineConfig:
     )
 
 
+def _free_memory(config: EngineConfig) -> FreeMemory:
+    """Where nothing says what is free, what the user says."""
+    try:
+        return free_memory()
+    except OSError as error:
+        if config.memory is None:
+            raise DoesNotFit(f"it is not known how much memory is free ({error}): say how much to use with --memory") from None
+        return FreeMemory(budget(config.memory, sys.maxsize), "--memory")
+
+
 def _plan(checkpoint: Checkpoint, config: EngineConfig, free: FreeMemory) -> MemoryPlan:
     spec = checkpoint.spec
-    limits = {"max_num_batched_tokens": config.max_num_batched_tokens, "max_num_seqs": config.max_num_seqs}
     if config.executor == "reference":
         layout = KvLayout("f32", spec.num_layers, spec.num_kv_heads, spec.head_dim)
         weight_bytes, scratch_bytes = dense_bytes(spec), reference_scratch_bytes(spec, config.max_num_batched_tokens)
     else:
         from hasten.engine import native
 
-        kv_format: KvStoreFormat = "bf16" if config.kv == "auto" else config.kv
-        layout = KvLayout(kv_format, spec.num_layers, spec.num_kv_heads, spec.head_dim)
+        layout = KvLayout(cast(KvStoreFormat, config.kv), spec.num_layers, spec.num_kv_heads, spec.head_dim)
         weight_bytes = native.weight_bytes(checkpoint)
-        scratch_bytes = native.scratch_bytes(spec, **limits, threads=config.threads or 1, kv_format=kv_format)
+        scratch_bytes = native.scratch_bytes(spec, **_step_limits(config), **_native_options(config))
     return plan_memory(
         spec,
         config,
@@ -114,6 +124,15 @@ def _plan(checkpoint: Checkpoint, config: EngineConfig, free: FreeMemory) -> Mem
         weight_bytes=weight_bytes,
         scratch_bytes=scratch_bytes,
     )
+
+
+def _step_limits(config: EngineConfig) -> dict[str, Any]:
+    return {"max_num_batched_tokens": config.max_num_batched_tokens, "max_num_seqs": config.max_num_seqs}
+
+
+def _native_options(config: EngineConfig) -> dict[str, Any]:
+    """Of a config that `resolve_config` has settled."""
+    return {"threads": config.threads, "kv_format": config.kv}
 
 
 def dense_bytes(spec: ModelSpec) -> int:
@@ -133,25 +152,11 @@ def reference_scratch_bytes(spec: ModelSpec, max_num_batched_tokens: int) -> int
 
 
 def _executor(checkpoint: Checkpoint, config: EngineConfig, memory: MemoryPlan) -> Executor:
+    limits = {"num_blocks": memory.num_blocks, "max_model_len": memory.max_model_len, **_step_limits(config)}
     if config.executor == "reference":
         from hasten.engine.reference import ReferenceExecutor
 
-        return ReferenceExecutor(
-            checkpoint,
-            num_blocks=memory.num_blocks,
-            max_model_len=memory.max_model_len,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-        )
+        return ReferenceExecutor(checkpoint, **limits)
     from hasten.engine.native import NativeExecutor
 
-    return NativeExecutor(
-        checkpoint,
-        num_blocks=memory.num_blocks,
-        max_model_len=memory.max_model_len,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
-        kv_format=config.kv,
-        isa=config.isa,
-        threads=config.threads or 1,
-    )
+    return NativeExecutor(checkpoint, **limits, isa=config.isa, **_native_options(config))

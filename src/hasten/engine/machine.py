@@ -50,9 +50,11 @@ def cpu_limits(*, root: Path = _ROOT, affinity: int | None = None) -> CpuLimits:
 def free_memory(*, root: Path = _ROOT) -> FreeMemory:
     """The least of what the machine and each cgroup above this process leave free.
 
-    Page cache counts as free, as it does in MemAvailable. Raises OSError if /proc/meminfo cannot be read.
+    Page cache counts as free, as it does in MemAvailable. Raises OSError if neither /proc/meminfo nor a cgroup says anything.
     """
-    free = [(_keyed(root / "proc/meminfo", "MemAvailable:") * 1024, root / "proc/meminfo")]
+    free = []
+    if "MemAvailable:" in _text(root / "proc/meminfo"):
+        free.append((_keyed(root / "proc/meminfo", "MemAvailable:") * 1024, root / "proc/meminfo"))
     for folder in _folders(root, "", ""):
         limit = _number(folder / "memory.max")
         if limit is not None:
@@ -64,6 +66,8 @@ def free_memory(*, root: Path = _ROOT) -> FreeMemory:
             stat = folder / "memory.stat"
             cache = _keyed(stat, "total_inactive_file") + _keyed(stat, "total_active_file")
             free.append((limit - (_number(folder / "memory.usage_in_bytes") or 0) + cache, folder / "memory.limit_in_bytes"))
+    if not free:
+        raise OSError(f"{root / 'proc/meminfo'} has no MemAvailable, and no cgroup sets a limit")
     num_bytes, path = min(free, key=lambda found: found[0])
     return FreeMemory(max(0, int(num_bytes)), f"/{path.relative_to(root)}")
 

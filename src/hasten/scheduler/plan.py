@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hasten.cache.block_pool import BlockId
 from hasten.request import RequestId, SamplingParams, TokenLogprobs
-
-BlockId = int
 
 
 @dataclass(frozen=True, slots=True)
