@@ -161,9 +161,10 @@ class TokenLogprobs:
 class TokenEvent:
     """What the engine says about one request after one step.
 
-    `token_ids` are new tokens in order, an end or stop token included (`finish_reason` STOP and `stop_token_id` set: the
-    text layer leaves it out of the text). `logprobs` is aligned with token_ids, or empty. `prompt_logprobs` comes once.
-    The last event of a request has `finish_reason`; with ERROR, `error` has the message. `ledger` comes with the last.
+    `token_ids` are new tokens in order, an end or stop token included (`stop_token_id` is set then: the text layer leaves
+    it out of the text; the last event has it too, with `finish_reason` STOP). `logprobs` is aligned with token_ids, or
+    empty. `prompt_logprobs` comes once. The last event of a request has `finish_reason`; with ERROR, `error` has the
+    message. `ledger` comes with the last.
     """
 
     request_id: RequestId

@@ -127,6 +127,15 @@ def test_held_answer_is_let_go_when_the_rest_of_its_batch_is_cancelled_between_t
         assert run.engine.snapshot().failed is None
 
 
+def test_a_stop_token_is_named_with_the_token_though_the_answer_is_held() -> None:
+    with EngineRun(ScriptedExecutor([[10, 11, 12, 13]]), max_num_seqs=2, batching="static", start=False) as run:
+        stopped, long = run.submit([3], greedy(9, stop_token_ids=(12,))), run.submit([4], 20)
+        run.start()
+        run.wait(stopped), run.wait(long)
+        said = [(event.token_ids, event.stop_token_id, event.finish_reason) for event in run.events(stopped)]
+    assert said == [((10,), None, None), ((11,), None, None), ((12,), 12, None), ((), 12, FinishReason.STOP)]
+
+
 def test_events_of_a_step_come_in_one_call() -> None:
     with EngineRun(executor := ScriptedExecutor(), start=False) as run:
         requests = [run.submit([3 + i], 20) for i in range(8)]

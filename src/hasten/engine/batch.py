@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hasten.cache.block_pool import BlockPool
 from hasten.engine import ledger
-from hasten.engine.live_request import LiveRequest, Outcome
+from hasten.engine.live_request import LiveRequest
 from hasten.request import FinishReason, RequestId, TokenEvent
 from hasten.scheduler.plan import NewRequest, StepPlan, StepResult
 from hasten.scheduler.policy import Policy
@@ -47,7 +47,7 @@ class Batch:
         self._scheduler = Scheduler(pool, policy)
         self._holds_answers = policy.batching == "static"
         self._live: dict[RequestId, LiveRequest] = {}
-        self._held: list[tuple[LiveRequest, Outcome]] = []
+        self._held: list[tuple[LiveRequest, TokenEvent]] = []
         self._events: list[TokenEvent] = []
 
     @property
@@ -69,7 +69,7 @@ class Batch:
     def add(self, live: LiveRequest, now_s: float) -> None:
         """Queue a checked, resolved request. Ids must rise."""
         if live.needs_no_step:
-            self._end(live, Outcome(finish_reason=FinishReason.LENGTH), now_s)
+            self._end(live, TokenEvent(live.request_id, finish_reason=FinishReason.LENGTH), now_s)
             return
         self._live[live.request_id] = live
         self._scheduler.add(NewRequest(live.request_id, live.request.prompt_token_ids, live.request.sampling))
@@ -79,7 +79,7 @@ class Batch:
         live = self._live.pop(request_id, None)
         if live is not None:
             self._scheduler.finish(request_id)
-            self._end(live, Outcome(finish_reason=reason, error=error), now_s)
+            self._end(live, TokenEvent(request_id, finish_reason=reason, error=error), now_s)
             if self._scheduler.batch_is_over:  # it was the last one that the held answers waited for
                 self._release_held(now_s)
         else:
@@ -130,50 +130,38 @@ class Batch:
             live = self._live.get(chunk.request_id)
             if live is None:
                 continue
-            outcome = live.accept(chunk, chunk_result, step_id=plan.step_id, now_s=now_s, shared=shared)
-            self._scheduler.advance(chunk, len(outcome.token_ids))
-            self.counts.num_generated_tokens += len(outcome.token_ids)
+            event = live.accept(chunk, chunk_result, step_id=plan.step_id, now_s=now_s, shared=shared)
+            self._scheduler.advance(chunk, len(event.token_ids))
+            self.counts.num_generated_tokens += len(event.token_ids)
             if not live.prompt_is_counted and chunk.start + chunk.num_tokens >= live.num_prompt_tokens:
                 live.prompt_is_counted = True
                 self.counts.num_prompt_tokens += live.num_prompt_tokens
-            if outcome.finish_reason is None:
-                self._tell(live, outcome)
+            if event.finish_reason is None:
+                self._tell(event)
                 continue
             del self._live[chunk.request_id]
             self._scheduler.finish(chunk.request_id)
-            if self._holds_answers and outcome.finish_reason is not FinishReason.ERROR:
+            if self._holds_answers and event.finish_reason is not FinishReason.ERROR:
                 live.timeline.enter(ledger.HELD, now_s)
-                self._tell(live, outcome)
-                self._held.append((live, outcome.without_tokens()))
+                self._tell(replace(event, finish_reason=None))
+                self._held.append((live, replace(event, token_ids=(), logprobs=(), prompt_logprobs=())))
             else:
-                self._end(live, outcome, now_s)
+                self._end(live, event, now_s)
 
-    def _tell(self, live: LiveRequest, outcome: Outcome) -> None:
-        if outcome.token_ids or outcome.prompt_logprobs:
-            self._events.append(TokenEvent(live.request_id, outcome.token_ids, outcome.logprobs, outcome.prompt_logprobs))
+    def _tell(self, event: TokenEvent) -> None:
+        if event.token_ids or event.prompt_logprobs:
+            self._events.append(event)
 
-    def _end(self, live: LiveRequest, outcome: Outcome, now_s: float) -> None:
-        reason = outcome.finish_reason
-        assert reason is not None
-        self.counts.num_finished[reason.value] += 1
-        self._events.append(
-            TokenEvent(
-                live.request_id,
-                outcome.token_ids,
-                outcome.logprobs,
-                outcome.prompt_logprobs,
-                reason,
-                outcome.stop_token_id,
-                outcome.error,
-                live.finish(now_s),
-            )
-        )
+    def _end(self, live: LiveRequest, event: TokenEvent, now_s: float) -> None:
+        assert event.finish_reason is not None
+        self.counts.num_finished[event.finish_reason.value] += 1
+        self._events.append(replace(event, ledger=live.finish(now_s)))
 
     def _release_held(self, now_s: float, *, only: RequestId | None = None) -> None:
         """End held answers: that of `only`, or all."""
         held, self._held = self._held, []
-        for live, outcome in held:
+        for live, event in held:
             if only is None or live.request_id == only:
-                self._end(live, outcome, now_s)
+                self._end(live, event, now_s)
             else:
-                self._held.append((live, outcome))
+                self._held.append((live, event))

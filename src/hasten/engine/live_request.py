@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hasten.engine import ledger
 from hasten.engine.ledger import Timeline
-from hasten.request import EngineRequest, FinishReason, Ledger, RequestId, TokenLogprobs
+from hasten.request import EngineRequest, FinishReason, Ledger, RequestId, TokenEvent, TokenLogprobs
 from hasten.scheduler.plan import ChunkResult, ScheduledChunk
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one chunk meant for its request: the tokens that count; it is over if `finish_reason` is set."""
-
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    finish_reason: FinishReason | None = None
-    stop_token_id: int | None = None
-    error: str | None = None
-
-    def without_tokens(self) -> Outcome:
-        """How it ended, without what was said already."""
-        return Outcome(finish_reason=self.finish_reason, stop_token_id=self.stop_token_id, error=self.error)
 
 
 class LiveRequest:
@@ -65,20 +47,22 @@ class LiveRequest:
         self.num_preemptions += 1
         self.timeline.enter(ledger.PREEMPTED, now_s)
 
-    def accept(self, chunk: ScheduledChunk, result: ChunkResult, *, step_id: int, now_s: float, shared: bool) -> Outcome:
-        """Take in what a chunk gave."""
+    def accept(self, chunk: ScheduledChunk, result: ChunkResult, *, step_id: int, now_s: float, shared: bool) -> TokenEvent:
+        """Take in what a chunk gave: the tokens that count, and the reason if it is over (the ledger is not there yet)."""
         self.timeline.add_chunk(chunk.num_tokens, shared=shared)
         if result.error is not None:
-            return Outcome(finish_reason=FinishReason.ERROR, error=result.error)
+            return TokenEvent(self.request_id, finish_reason=FinishReason.ERROR, error=result.error)
         self._keep_prompt_logprobs(chunk, result.prompt_logprobs)
         end = chunk.start + chunk.num_tokens
         if end < self.num_prompt_tokens + self.num_output_tokens:
-            return Outcome()  # more of the prompt (or of a recomputed answer) is to come
+            return TokenEvent(self.request_id)  # more of the prompt (or of a recomputed answer) is to come
         if not result.token_ids and self._max_tokens > 0:
-            return Outcome(finish_reason=FinishReason.ERROR, error=f"step {step_id} drew no token for this request")
+            error = f"step {step_id} drew no token for this request"
+            return TokenEvent(self.request_id, finish_reason=FinishReason.ERROR, error=error)
         token_ids, reason, stop_token_id = self._cut(result.token_ids)
         self._note_tokens(len(token_ids), step_id, now_s)
-        return Outcome(
+        return TokenEvent(
+            self.request_id,
             token_ids,
             result.logprobs[: len(token_ids)],
             self._take_prompt_logprobs(),
