@@ -113,7 +113,7 @@ class AnswerReader:
             chars += more
             if text and self._keep_text:
                 self.text.append(text)
-            if choice.finish_reason is not None:
+            if choice.finish_reason:  # some servers send "" in every chunk before the last
                 record.finish_reason = choice.finish_reason
                 if not record.finish_ns:
                     record.finish_ns = now_ns

@@ -142,9 +142,10 @@ class BenchClient:
         self.options = options
         self.pool = ConnectionPool(endpoint, max_connections=max_connections)
 
-    def encode(self, request: TraceRequest) -> bytes:
+    def encode(self, request: TraceRequest, request_id: str) -> bytes:
+        """The bytes of `request`. `request_id` (sent as X-Request-Id) must be unique among all clients of the server."""
         path, body = request_body(request, self.options)
-        return encode_request(self.endpoint, path, body, request.id, self.options)
+        return encode_request(self.endpoint, path, body, request_id, self.options)
 
     async def send(self, payload: bytes, record: RequestRecord) -> None:
         """Run one request to its end; never raises for what the server does: `record.error` says it."""

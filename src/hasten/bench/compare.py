@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hasten.bench.stats import QUANTILES, Floats, block_ids, bootstrap, quantile
+from hasten.bench.stats import QUANTILES, Floats, block_ids, bootstrap, least_count, quantile
 from hasten.errors import UsageError
 
 SIGMAS = 2.5
@@ -62,7 +62,10 @@ class Change:
         """One sentence."""
         kind = "points" if self.metric in ("error_rate", "goodput") else "%"
         span = f"{self.metric}: {self.a:.4g} → {self.b:.4g}, {_side(self.change)} {kind}"
-        span += f" (between {_side(self.low)} and {_side(self.high)})"
+        if math.isfinite(self.low):
+            span += f" (between {_side(self.low)} and {_side(self.high)})"
+        if self.verdict == "cannot tell" and self.threshold is None:
+            return f"{span}: {self.num_a} and {self.num_b} requests do not show how much it varies"
         if self.verdict == "cannot tell":
             limit = (self.threshold or 0) * 100
             have = f"{self.num_a} and {self.num_b} requests"
@@ -106,6 +109,7 @@ def compare(a: dict[str, Any], b: dict[str, Any], gate: Gate | None, metric: str
     change = sign * (value_b - value_a if absolute else value_b / value_a - 1)
     spread = draws_b - draws_a if absolute else draws_b / draws_a - 1
     error = float(np.std(spread))
+    error = error if math.isfinite(error) else math.inf
     low, high = change - SIGMAS * error, change + SIGMAS * error
     threshold = gate.threshold if gate else None
     verdict, needed = _judge(change, error, threshold, min(num_a, num_b), least)
@@ -114,6 +118,8 @@ def compare(a: dict[str, Any], b: dict[str, Any], gate: Gate | None, metric: str
 
 def _judge(change: float, error: float, threshold: float | None, count: int, least: int) -> tuple[Verdict, int | None]:
     sure = abs(change) >= SIGMAS * error and error > 0 and count >= least
+    if not math.isfinite(error):
+        return "cannot tell", None if threshold is None else max(least, 2 * count)
     if threshold is None:
         return (("worse" if change > 0 else "better") if sure else "same"), None
     scale = (2 * SIGMAS * error / threshold) ** 2  # above 1: too few, by that factor
@@ -128,8 +134,9 @@ def _judge(change: float, error: float, threshold: float | None, count: int, lea
 
 def _least(name: str) -> int:
     """Requests below which no verdict is given: a bootstrap misjudges a tail it has seen only a handful of values of."""
-    share = 1 - QUANTILES.get(name.rpartition("_")[2], 0.0)
-    return max(30, math.ceil(10 / share - 1e-9))
+    if name == "output_tokens_per_s":
+        return 100  # 20 slices of the run; fewer say little of how much they vary
+    return least_count(QUANTILES.get(name.rpartition("_")[2], 0.0))
 
 
 def _estimate(result: dict[str, Any], name: str, *, seed: int) -> tuple[float, Floats, int]:
@@ -179,7 +186,8 @@ def _throughput(result: dict[str, Any], seed: int) -> tuple[float, Floats, int]:
     ends = starts + np.asarray(samples["e2e_ms"]) / 1e3
     firsts = starts + np.asarray([ttft if ttft is not None else e2e for ttft, e2e in _pairs(samples)]) / 1e3
     tokens = np.asarray(samples["num_tokens"], dtype=np.float64)
-    edges = np.linspace(starts.min(), starts.max(), min(20, max(2, count // 5)) + 1)
+    # from the first start to the last end: where all start together nothing lies between the starts
+    edges = np.linspace(starts.min(), ends.max(), min(20, max(2, count // 5)) + 1)
     slices = [_tokens_between(firsts, ends, tokens, low, high) / (high - low) for low, high in pairwise(edges)]
     rates = np.asarray(slices)
     picks = np.random.default_rng(seed).integers(len(rates), size=(_NUM_DRAWS, len(rates)))
@@ -197,7 +205,7 @@ def _tokens_between(firsts: Floats, ends: Floats, tokens: Floats, low: float, hi
 
 
 def _rescaled(draws: Floats, rates: Floats, result: dict[str, Any]) -> Floats:
-    """Slices leave out the ends of a run; keep their relative spread around the reported rate."""
+    """The slices' relative spread around the reported rate, whose window may be another."""
     middle = float(rates.mean())
     return draws * (result["throughput"]["output_tokens_per_s"] / middle) if middle > 0 else draws
 
@@ -208,4 +216,14 @@ def trustworthy(result: dict[str, Any]) -> str | None:
         return "its client was saturated"
     if not result["requests"]["ok"]:
         return "no request was answered"
+    return None
+
+
+def incomparable(a: dict[str, Any], b: dict[str, Any]) -> str | None:
+    """Why two results measure different things, or None: another load, workload or (for goodput) other targets."""
+    for name in ("workload", "load", "targets"):
+        one, other = a.get(name), b.get(name)
+        if one != other:
+            texts = [value.get("text", value) if isinstance(value, dict) else value for value in (one, other)]
+            return f"their {name} differs: {texts[0]} against {texts[1]}"
     return None

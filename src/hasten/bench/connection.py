@@ -66,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._exchange: Exchange | None = None
         self._now_ns = 0
+        self._aborted = False
         self.num_exchanges = 0
         self.closed = False
 
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
         return sent_ns
 
     def abort(self) -> None:
-        self._exchange = None
+        self._exchange, self._aborted = None, True
         if self._transport is not None:
             self._transport.abort()
 
@@ -89,7 +90,13 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # TCP_NODELAY is set by asyncio and uvloop
 
     def data_received(self, data: bytes) -> None:
-        self._now_ns = time.perf_counter_ns()
+        self._pool.arrived(self, data, time.perf_counter_ns())
+
+    def parse(self, data: bytes, now_ns: int) -> None:
+        """What came at `now_ns`."""
+        if self._aborted:
+            return
+        self._now_ns = now_ns
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -97,6 +104,7 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._pool.parse_arrived()  # what came before the end
         self.closed = True
         self._now_ns = time.perf_counter_ns()
         if self._exchange is not None and exc is None and not self._headers.get(b"transfer-encoding"):
@@ -149,7 +157,20 @@ class ConnectionPool:
         self._open: set[Connection] = set()
         self._num_opening = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._arrived: list[tuple[Connection, bytes, int]] = []
         self._ssl = ssl_module.create_default_context() if endpoint.tls else None
+
+    def arrived(self, connection: Connection, data: bytes, now_ns: int) -> None:
+        """Keep data that is stamped but not yet parsed: a batching server's streams are readable all at once, and the last of
+        them must not wait for its stamp until the others are parsed."""
+        self._arrived.append((connection, data, now_ns))
+        if len(self._arrived) == 1:
+            asyncio.get_running_loop().call_soon(self.parse_arrived)
+
+    def parse_arrived(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        for connection, data, now_ns in arrived:
+            connection.parse(data, now_ns)
 
     async def acquire(self, *, fresh: bool = False) -> Connection:
         """An idle connection or, with `fresh` or when there is none, a new one. Raises OSError."""

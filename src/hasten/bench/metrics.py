@@ -95,7 +95,7 @@ def request_metrics(record: RequestRecord, *, spread: bool) -> RequestMetrics:
     itl = [gap / count for gap, count in zip(gaps, counts[1:], strict=True) for _ in range(count)]
     after_first = num_tokens - counts[0] if times else 0
     # tokens that came with the first chunk took no time after it, so they are not among those the time is shared by
-    tpot = (times[-1] - times[0]) / 1e6 / after_first if len(times) > 1 and after_first > 0 else None
+    tpot = (_last_token_ns(record) - times[0]) / 1e6 / after_first if len(times) > 1 and after_first > 0 else None
     return RequestMetrics(
         ttft_ms=(times[0] - record.intended_ns) / 1e6 if times else None,
         tpot_ms=tpot,
@@ -106,6 +106,12 @@ def request_metrics(record: RequestRecord, *, spread: bool) -> RequestMetrics:
         itl_ms=itl,
         chunk_gap_ms=gaps,
     )
+
+
+def _last_token_ns(record: RequestRecord) -> int:
+    """When the last counted token was there: an end token that the server counts has no text, only a finish reason."""
+    counts_the_end = record.finish_reason == "stop" and token_count(record) > len(record.chunk_ns)
+    return max(record.chunk_ns[-1], record.finish_ns) if counts_the_end else record.chunk_ns[-1]
 
 
 PER_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms", "ttft_from_send_ms", "send_wait_ms")

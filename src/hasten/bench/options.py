@@ -78,6 +78,9 @@ class BenchOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be positive")
+        first = self.rate or 1.0 if self.sweep == "rate" else 1.0
+        if self.sweep != "off" and self.sweep_max is not None and self.sweep_max < first:
+            raise UsageError(f"--sweep-max is {self.sweep_max:g}, below the first step of {first:g}")
         if self.trace is not None and (self.rate is not None or self.sweep != "off"):
             raise UsageError("--trace has its own load: leave out --rate and --sweep")
         for text in (self.input_tokens, self.output_tokens, self.turns):

@@ -17,6 +17,7 @@ Phase = Literal["warmup", "measured"]
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One request. Times are `time.perf_counter_ns()` of the client (CLOCK_MONOTONIC on Linux); 0 means "never".
 
+    id: unique to this run, sent as X-Request-Id. source: the id it has in the workload or the trace.
     intended_ns: when the load shape wanted it sent. Every latency counts from here.
     ready_ns: when the client got round to it; ready − intended is the client's own drift.
     sent_ns: when the first byte was handed to the socket; sent − ready is the wait for a connection.
@@ -28,6 +29,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     id: str
+    source: str | None = None
     phase: Phase = "measured"
     session: str | None = None
     turn: int = 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hasten.bench.compare import Change
-from hasten.bench.stats import block_ids, bootstrap
+from hasten.bench.stats import QUANTILES, block_ids, bootstrap, least_count
 from hasten.report import Column, Figure, Figures, Note, Plot, Report, Section, Series, Table, Text
 from hasten.report.model import Cell, format_cell
 
@@ -67,15 +68,16 @@ def compare_report(changes: Sequence[Change], a: str, b: str) -> Report:
     """Changes of B against A."""
     columns = (Column("metric"), Column("A"), Column("B"), Column("worse by", "%", 1), Column("at least", "%", 1),
                Column("at most", "%", 1), Column("gate", "%", 1), Column("verdict"))  # fmt: skip
-    rows = tuple(
-        (c.metric, c.a, c.b, c.change * 100, c.low * 100, c.high * 100, c.threshold * 100 if c.threshold else None, c.verdict)
-        for c in changes
-    )
+    rows = tuple((c.metric, c.a, c.b, *map(_percent, (c.change, c.low, c.high, c.threshold)), c.verdict) for c in changes)
     texts = tuple(Text(change.text) for change in changes)
     worse = [change.metric for change in changes if change.verdict == "worse"]
     summary = f"Worse beyond the noise: {', '.join(worse)}." if worse else "Nothing is worse beyond the noise."
     section = Section("Changes", (Table("B against A", columns, rows), *texts))
     return Report("hasten bench compare", summary, (section,), (("A", a), ("B", b)), {})
+
+
+def _percent(share: float | None) -> float | None:
+    return share * 100 if share is not None and math.isfinite(share) else None
 
 
 def _summary(result: dict[str, Any]) -> str:
@@ -145,7 +147,11 @@ def _latency_tables(result: dict[str, Any]) -> tuple[Table, Table, Text]:
         row = result["latency"][name]
         rows.append((words, row["n"], row.get("mean"), *(row.get(quantile) for quantile in _QUANTILES), row.get("max")))
         intervals.append((words, *(_interval(row, quantile) for quantile in ("mean", *_QUANTILES))))
-    between = Table("95 % intervals", (Column("ms"), Column("mean"), *(Column(q) for q in _QUANTILES)), tuple(intervals))
+    between = Table(
+        "95 % intervals (none where there are too few requests for one)",
+        (Column("ms"), Column("mean"), *(Column(q) for q in _QUANTILES)),
+        tuple(intervals),
+    )
     return Table("Latency", columns, tuple(rows)), between, Text(_WORDS)
 
 
@@ -230,11 +236,16 @@ def _noise(result: dict[str, Any]) -> tuple[Table, ...]:
     rows: list[tuple[Cell, ...]] = []
     for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
         values = [value for value in result["samples"][name] if value is not None]
-        if len(values) < 30:
+        if len(values) < least_count(QUANTILES["p50"]):
             continue
         draws = bootstrap(np.asarray(values), block_ids(len(values)), ["p50", "p99"], num_draws=200)
         # two runs, and 2.5 standard errors as in `compare`
-        floors = [float(np.std(draws[q]) / np.mean(draws[q])) * 2.5 * 2**0.5 * 100 for q in ("p50", "p99")]
+        floors = [
+            float(np.std(draws[q]) / np.mean(draws[q])) * 2.5 * 2**0.5 * 100
+            if len(values) >= least_count(QUANTILES[q])
+            else None
+            for q in ("p50", "p99")
+        ]
         rows.append((_NAMES[name], *floors))
     columns = (Column("metric"), Column("p50", "%", 1), Column("p99", "%", 1))
     return (Table("Noise floor: smallest change that two such runs can tell", columns, tuple(rows)),) if rows else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class LoadRun:
     launch_end_ns: int = 0
     num_in_flight: int = 0
     num_launched: int = 0
+    num_not_sent: int = 0  # turns of conversations after one that failed
     interrupted: bool = False
 
 
@@ -46,13 +48,16 @@ class Runner:
         self._client = client
         self._limits = limits
         self._timer = PreciseTimer()
-        self._stop_asked = asyncio.Event()
+        self._stop_asked = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._run_id = secrets.token_hex(4)  # servers want ids that no other client and no other run has
 
     def request_stop(self) -> None:
         """Launch nothing more, cancel what is in flight, and end with what there is."""
-        self._stop_asked.set()
+        self._stop_asked = True
         self._timer.release()
+        self._end()
 
     async def closed_loop(self, jobs: Iterator[Job], concurrency: int) -> LoadRun:
         """`concurrency` users, each sending its next request when its last answer is complete."""
@@ -79,7 +84,7 @@ class Runner:
 
     def _may_launch(self, when_ns: int) -> bool:
         run, limits = self.run, self._limits
-        if self._stop_asked.is_set():
+        if self._stop_asked or self._ended.done():
             return False
         if limits.max_requests is not None and run.num_launched >= limits.max_requests + limits.num_warmup:
             return False
@@ -106,9 +111,9 @@ class Runner:
             if job.carry_answers:
                 history.extend(request.messages or ())
                 request = msgspec.structs.replace(request, messages=list(history))
-            payload = self._client.encode(request)
-            record = await self._request(request, turn, payload, when_ns or time.perf_counter_ns())
-            if not record.ok:
+            record = await self._request(request, turn, when_ns)
+            if not record.ok and job.carry_answers:
+                self.run.num_not_sent += len(job.turns) - turn - 1
                 return  # a conversation cannot go on without its answer
             history.append({"role": "assistant", "content": record.text or ""})
 
@@ -121,14 +126,19 @@ class Runner:
         await self._timer.wait_until(earliest_ns)
         return None if when_ns is None else earliest_ns
 
-    async def _request(self, request: TraceRequest, turn: int, payload: bytes, intended_ns: int) -> RequestRecord:
+    async def _request(self, request: TraceRequest, turn: int, when_ns: int | None) -> RequestRecord:
+        """`when_ns`: intended time; None: as soon as it is ready."""
         run = self.run
+        request_id = f"{self._run_id}-{run.num_launched}"
+        payload = self._client.encode(request, request_id)
+        intended_ns = when_ns or time.perf_counter_ns()
         warm = run.num_launched < self._limits.num_warmup
         run.num_launched += 1
         if not warm and not run.measured_start_ns:
             run.measured_start_ns = intended_ns
         record = RequestRecord(
-            id=request.id,
+            id=request_id,
+            source=request.id,
             phase="warmup" if warm else "measured",
             session=request.session,
             turn=turn,
@@ -147,7 +157,23 @@ class Runner:
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._one_ended)
+
+    def _one_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self._end(failure)  # a bug of ours: what servers do wrong ends in records
+        elif not self._tasks and self.run.launch_end_ns:
+            self._end()
+
+    def _end(self, failure: BaseException | None = None) -> None:
+        if self._ended.done():
+            return
+        if failure is not None:
+            self._ended.set_exception(failure)
+        else:
+            self._ended.set_result(None)
 
     def _launching_ended(self) -> None:
         if not self.run.launch_end_ns:
@@ -155,18 +181,16 @@ class Runner:
 
     async def _finish(self) -> LoadRun:
         """Wait for what is in flight; when asked to stop, cancel it and keep what there is."""
-        asked = asyncio.ensure_future(self._stop_asked.wait())
-        failure: BaseException | None = None
-        while self._tasks and not asked.done() and failure is None:
-            done, _ = await asyncio.wait({*self._tasks, asked}, return_when=asyncio.FIRST_COMPLETED)
-            failure = next((task.exception() for task in done if not task.cancelled() and task.exception()), None)
-        self.run.interrupted = asked.done()
-        asked.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._launching_ended()
-        self._timer.close()
-        if failure is not None:
-            raise failure  # a bug of ours: what servers do wrong ends in records
+        try:
+            if self._tasks:
+                await self._ended
+            elif self._ended.done():
+                self._ended.result()
+        finally:
+            self.run.interrupted = self._stop_asked
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._launching_ended()
+            self._timer.close()
         return self.run

@@ -148,6 +148,8 @@ def _window(run: LoadRun, options: BenchOptions) -> tuple[int, int] | None:
 
 def _notes(run: LoadRun, plan: Plan) -> list[str]:
     notes = []
+    if run.num_not_sent:
+        notes.append(f"{run.num_not_sent} turns of conversations were not sent, because an earlier one had no answer")
     num_requests = sum(len(job.turns) for job in plan.jobs)
     if plan.repeats and run.num_launched > num_requests:
         notes.append(f"prompts repeat after {num_requests} requests: a prefix cache answers the later ones sooner (--prompts)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,11 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 MAX_BLOCKS = 50
 _MAX_WORK = 60_000_000  # values looked at by one bootstrap: about a second
 _MAX_ARRAY = 1_000_000  # values held at once
+
+
+def least_count(q: float) -> int:
+    """Requests below which nothing is said of a quantile's uncertainty: a bootstrap misjudges a tail seen a few times only."""
+    return max(30, math.ceil(10 / (1 - q) - 1e-9))
 
 
 def quantile(values: Floats, q: float) -> float:
@@ -59,16 +65,16 @@ def bootstrap(
 
 
 def describe(values: Floats, blocks: npt.NDArray[np.int64], *, seed: int = 0) -> dict[str, float | int | list[float] | None]:
-    """n, mean, p50 … p99 and max, each quantile with its 95 % interval as `NAME_interval`."""
+    """n, mean, p50 … p99 and max, each with its 95 % interval as `NAME_interval` (None where values are too few)."""
     if not len(values):
         return {"n": 0}
     out: dict[str, float | int | list[float] | None] = {"n": len(values), "mean": float(values.mean())}
     draws = bootstrap(values, blocks, ["mean", *QUANTILES], seed=seed) if len(values) > 1 else {}
     if draws:
-        out["mean_interval"] = _interval(draws["mean"])
+        out["mean_interval"] = _interval(draws["mean"]) if len(values) >= least_count(0.0) else None
     for name, q in QUANTILES.items():
         out[name] = quantile(values, q)
-        out[f"{name}_interval"] = _interval(draws[name]) if draws else None
+        out[f"{name}_interval"] = _interval(draws[name]) if len(values) >= least_count(q) else None
     out["max"] = float(values.max())
     return out
 

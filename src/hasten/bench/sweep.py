@@ -9,6 +9,7 @@ from typing import Any
 
 from hasten.bench.options import BenchOptions
 from hasten.bench.plan import DEFAULT_REQUESTS
+from hasten.bench.record import RequestRecord
 from hasten.bench.result import SWEEP_FORMAT
 from hasten.bench.session import Outcome
 
@@ -16,6 +17,7 @@ MIN_GAIN = 0.05  # closed loop: a doubling of users that brings less has found t
 MIN_KEPT = 0.9  # open loop: answers per request sent, in the later part of the run
 MIN_GOODPUT = 0.9
 MAX_ERRORS = 0.01
+_LEAST_S, _MOST_S = 10.0, 120.0  # sending time of one step of a rate
 _NUM_BISECTIONS = 3
 
 
@@ -38,13 +40,13 @@ def run_sweep(
     steps: list[Step] = []
     value = options.rate or 1.0 if options.sweep == "rate" else 1.0
     last = options.sweep_max or (1000.0 if options.sweep == "rate" else 256.0)
-    while value <= last:
+    while True:
         step = _step(options, value, measure, steps)
         steps.append(step)
         on_step(step)
-        if step.stop is not None:
+        if step.stop is not None or value >= last:
             break
-        value *= 2
+        value = min(2 * value, last)
     if options.sweep == "rate" and steps[-1].stop and len(steps) > 1 and not steps[-1].outcome.result["interrupted"]:
         _narrow(options, measure, steps, on_step)
     ordered = sorted(steps, key=lambda step: step.value)
@@ -65,20 +67,30 @@ def run_sweep(
 
 
 def _step(options: BenchOptions, value: float, measure: Callable[[BenchOptions], Outcome], before: list[Step]) -> Step:
-    if options.sweep == "rate":
-        load = dataclasses.replace(options, rate=value, sweep="off", requests=_enough(options, value))
-    else:
-        load = dataclasses.replace(options, concurrency=int(value), rate=None, sweep="off", requests=_enough(options, value))
-    outcome = measure(load)
-    return Step(value, outcome, stop_reason(outcome, before[-1].outcome if before else None, open_loop=options.sweep == "rate"))
+    previous = before[-1].outcome if before else None
+    open_loop = options.sweep == "rate"
+    outcome = measure(
+        dataclasses.replace(
+            options,
+            sweep="off",
+            rate=value if open_loop else None,
+            concurrency=options.concurrency if open_loop else int(value),
+            requests=_enough(options, value, previous),
+            # new prompts: what a prefix cache kept of the last step must not make this one look better
+            seed=options.seed + len(before),
+        )
+    )
+    return Step(value, outcome, stop_reason(outcome, previous, open_loop=open_loop))
 
 
-def _enough(options: BenchOptions, value: float) -> int | None:
-    """Requests of a step: each user asks at least four times, a rate lasts at least ten seconds."""
+def _enough(options: BenchOptions, value: float, previous: Outcome | None) -> int | None:
+    """Requests of a step: each user asks at least four times; a rate lasts ten seconds, and six times a usual answer."""
     if options.duration_s is not None and options.requests is None:
         return None
-    least = 10 * value if options.sweep == "rate" else 4 * value
-    return max(options.requests or DEFAULT_REQUESTS, int(least))
+    if options.sweep != "rate":
+        return max(options.requests or DEFAULT_REQUESTS, int(4 * value))
+    answer_s = (previous.result["latency"]["e2e_ms"].get("p50") or 0.0) / 1e3 if previous else 0.0
+    return max(options.requests or DEFAULT_REQUESTS, int(value * min(_MOST_S, max(_LEAST_S, 6 * answer_s))))
 
 
 def stop_reason(outcome: Outcome, previous: Outcome | None, *, open_loop: bool) -> str | None:
@@ -105,18 +117,26 @@ def stop_reason(outcome: Outcome, previous: Outcome | None, *, open_loop: bool) 
 
 
 def kept_share(outcome: Outcome) -> float:
-    """Answers completed per request sent over the last two thirds of the sending time: 1 when the server keeps up.
+    """Answers completed per request sent, over the later part of the sending time: 1 when the server keeps up.
 
-    Both are counted in the same window, so a constant delay cancels; a queue that grows does not.
+    Both are counted in the same window, so a constant delay cancels, if the window begins when answers have begun to come;
+    a queue that grows does not cancel.
     """
     records = [record for record in outcome.records if record.phase == "measured"]
     if len(records) < 3:
         return 1.0
-    begin_ns, end_ns = records[0].intended_ns, records[-1].intended_ns
-    begin_ns += (end_ns - begin_ns) // 3
+    first_ns, end_ns = records[0].intended_ns, records[-1].intended_ns
+    sending_ns = end_ns - first_ns
+    answer_ns = sorted(_end_ns(record) - record.intended_ns for record in records if record.ok)
+    delay_ns = answer_ns[len(answer_ns) * 9 // 10] if answer_ns else 0
+    begin_ns = first_ns + min(max(sending_ns // 3, delay_ns), sending_ns * 9 // 10)
     sent = sum(begin_ns <= record.intended_ns <= end_ns for record in outcome.records)
-    answered = sum(record.ok and begin_ns <= (record.finish_ns or record.end_ns) <= end_ns for record in outcome.records)
+    answered = sum(record.ok and begin_ns <= _end_ns(record) <= end_ns for record in outcome.records)
     return answered / max(1, sent)
+
+
+def _end_ns(record: RequestRecord) -> int:
+    return record.finish_ns or record.end_ns
 
 
 def _narrow(
@@ -124,7 +144,7 @@ def _narrow(
 ) -> None:
     low, high = steps[-2].value, steps[-1].value
     for _ in range(_NUM_BISECTIONS):
-        step = _step(options, (low + high) / 2, measure, [])
+        step = _step(options, (low + high) / 2, measure, steps)
         steps.append(step)
         on_step(step)
         if step.outcome.result["interrupted"]:

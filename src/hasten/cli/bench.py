@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -88,10 +89,11 @@ def compare(
     /,
     *,
     fail_if_worse: Annotated[tuple[str, ...], Parameter(help="METRIC:PERCENT, for example ttft_p99:5%; repeatable")] = (),
+    anyway: Annotated[bool, Parameter(negative=(), help="compare also runs of different workloads, loads or targets")] = False,
     report: _Path = None,
     as_json: _Json = False,
 ) -> int:
-    """Is B worse than A beyond the noise? Exit codes: 0 no, 3 yes, 1 there are too few requests to tell.
+    """Is B worse than A beyond the noise? Exit codes: 0 no, 3 yes, 1 too few requests to tell, or not comparable.
 
     Args:
         a: JSON result of the run to compare with.
@@ -99,7 +101,7 @@ def compare(
         report: write a report: .html, .md or .json.
     """
     from hasten.bench.compare import compare as test
-    from hasten.bench.compare import parse_gate, trustworthy
+    from hasten.bench.compare import incomparable, parse_gate, trustworthy
     from hasten.bench.result import read_json
     from hasten.bench.result_report import compare_report
 
@@ -110,6 +112,12 @@ def compare(
         if reason is not None:
             note(f"hasten: {path} cannot be compared: {reason}")
             return EXIT_FAILED
+        if result.get("interrupted"):
+            note(f"hasten: {path} was interrupted: it is compared as far as it got")
+    different = incomparable(*results)
+    if different is not None and not anyway:
+        note(f"hasten: {a} and {b} cannot be compared: {different} (--anyway compares them)")
+        return EXIT_FAILED
     changes = [test(*results, gate) for gate in gates]
     if not gates:
         changes = [test(*results, None, name) for name in _USUAL if _has(results, name)]
@@ -117,7 +125,7 @@ def compare(
     if report is not None:
         _write_report(made, report)
     if as_json:
-        print(json.dumps({"changes": [_plain(change) for change in changes]}))
+        print(json.dumps({"changes": [_plain(change) for change in changes]}, allow_nan=False))
     else:
         for change in changes:
             print(change.text)
@@ -272,7 +280,8 @@ def _has(results: tuple[dict[str, Any], dict[str, Any]], name: str) -> bool:
 
 
 def _plain(change: Change) -> dict[str, Any]:
-    return {**dataclasses.asdict(change), "text": change.text}
+    plain = {**dataclasses.asdict(change), "text": change.text}
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in plain.items()}
 
 
 def _gate_code(changes: Sequence[Change]) -> int:
