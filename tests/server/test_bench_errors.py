@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hasten.bench.client import BenchClient
+from hasten.bench.connection import Connection
+from hasten.bench.record import RequestRecord
+from hasten.bench.trace import TraceRequest, write_trace
 from tests.support.fake_server import FakeServer
-from tests.support.load_oracle import run, run_right
+from tests.support.load_oracle import log_of, ms, run, run_right
 
 
 @pytest.mark.parametrize(
@@ -96,3 +102,59 @@ def test_a_server_without_tokenizer_is_said() -> None:
             run(server.url, requests=1, approximate_lengths=False)
         approximate = run(server.url, requests=2)
     assert "a word is taken for a token" in " ".join(approximate.result["notes"])
+
+
+def test_ids_are_unique_to_a_run() -> None:
+    """vLLM refuses a request whose X-Request-Id is in flight already; several clients may load one server."""
+    with FakeServer(tokens=1, first_ms=1) as server:
+        outcomes = [run(server.url, requests=4) for _ in range(2)]
+        sent = [entry["id"] for entry in server.log()]
+    assert len(set(sent)) == 8
+    assert [record.id for outcome in outcomes for record in outcome.records] == sent
+    assert [record.source for record in outcomes[0].records] == [record.source for record in outcomes[1].records]
+
+
+@pytest.mark.parametrize("workload", ["chat", "trace"])
+def test_turns_after_one_that_failed(workload: str, tmp_path: Path) -> None:
+    """A conversation needs the answer, and says what was not sent; a trace has all its messages, and goes on."""
+    values: dict[str, Any] = {"workload": "chat", "turns": "4", "requests": 8}
+    if workload == "trace":
+        message = [{"role": "user", "content": "hello"}]
+        write_trace(tmp_path / "t.jsonl", [TraceRequest(id=str(i), messages=message, session="s") for i in range(8)])
+        values = {"trace": str(tmp_path / "t.jsonl")}
+    with FakeServer(tokens=1, first_ms=1, error_every=6) as server:
+        outcome = run(server.url, **values)
+    assert outcome.result["requests"]["by_error"]["http_500"]["count"] == 1
+    if workload == "trace":
+        assert outcome.result["requests"]["measured"] == 8
+    else:
+        assert "2 turns of conversations were not sent" in " ".join(outcome.result["notes"])
+
+
+def test_a_bug_of_ours_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an open loop, too, whose tasks nobody waits for while it still sends."""
+
+    async def broken(self: BenchClient, payload: bytes, record: RequestRecord) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(BenchClient, "send", broken)
+    with FakeServer() as server, pytest.raises(RuntimeError, match="a bug"):
+        run(server.url, rate=100.0, requests=20)
+
+
+def test_all_that_is_readable_is_stamped_before_any_of_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 answers written in one go, and a client that needs 3 ms to parse a piece: the last stamp does not wait for that."""
+    parse = Connection.parse
+
+    def slow(self: Connection, data: bytes, now_ns: int) -> None:
+        end = time.perf_counter() + 0.003
+        while time.perf_counter() < end:
+            pass
+        parse(self, data, now_ns)
+
+    monkeypatch.setattr(Connection, "parse", slow)
+    with FakeServer(tokens=1, first_ms=300) as server:
+        outcome = run(server.url, concurrency=32, requests=32)
+        log = log_of(server)
+    late_ms = sorted(ms(log[record.id]["chunk_ns"][0], record.chunk_ns[0]) for record in outcome.records)
+    assert late_ms[len(late_ms) // 2] < 30  # half of 32 pieces parsed first would be 48 ms

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hasten.bench.compare import Change, compare, parse_gate, trustworthy
+from hasten.bench.compare import Change, compare, incomparable, parse_gate, trustworthy
 from hasten.errors import UsageError
 
 PAIRS = 20
@@ -127,6 +127,46 @@ def test_without_a_gate_only_what_is_beyond_the_noise_is_named() -> None:
     assert compare(a, worse, None, "ttft_p50").verdict == "worse"
     with pytest.raises(UsageError, match="no samples"):
         compare(a, b, None, "gap_p50")
+
+
+def _burst(rng: np.random.Generator, count: int, seconds: float) -> dict[str, Any]:
+    """All start together, as with as many users as requests."""
+    result = _result(rng, count)
+    e2e = rng.uniform(0.8, 1.0, size=count) * seconds * 1e3
+    result["samples"] |= {"start_s": (np.arange(count) * 1e-6).tolist(), "e2e_ms": e2e.tolist(), "ttft_ms": [20.0] * count}
+    result["throughput"]["output_tokens_per_s"] = 50 * count / float(e2e.max() / 1e3)
+    return result
+
+
+def test_throughput_of_requests_that_all_start_together() -> None:
+    rng = np.random.default_rng(6)
+    slow = compare(_burst(rng, 120, 1.0), _burst(rng, 120, 2.0), None, "output_tokens_per_s")
+    assert slow.verdict == "worse"
+    same = compare(_burst(rng, 120, 1.0), _burst(rng, 120, 1.0), None, "output_tokens_per_s")
+    assert same.verdict == "same"
+    few = compare(_burst(rng, 64, 1.0), _burst(rng, 64, 2.0), parse_gate("output_tokens_per_s:5%"))
+    assert few.verdict == "cannot tell"
+
+
+def test_no_verdict_where_the_spread_is_not_known() -> None:
+    rng = np.random.default_rng(7)
+    a, b = _result(rng, 200), _result(rng, 200)
+    b["samples"]["num_tokens"] = [0] * 200
+    change = compare(a, b, None, "output_tokens_per_s")
+    assert change.verdict == "cannot tell"
+    assert "nan" not in change.text
+    assert "inf" not in change.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("workload", "rag"), ("load", {"text": "closed loop, 8 users"}), ("targets", {"ttft_ms": 5.0})]
+)
+def test_runs_of_different_things_are_not_compared(field: str, value: Any) -> None:
+    a = {"workload": "plain", "load": {"text": "closed loop, 1 users"}, "targets": {"ttft_ms": None}, "model": "m"}
+    assert incomparable(a, {**a, "model": "n"}) is None
+    reason = incomparable(a, {**a, field: value})
+    assert reason is not None
+    assert field in reason
 
 
 def test_a_saturated_client_is_not_compared() -> None:

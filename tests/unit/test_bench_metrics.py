@@ -40,6 +40,33 @@ def test_one_token_a_chunk() -> None:
     assert one.itl_ms == [20.0, 20.0, 60.0]
 
 
+def test_an_end_token_that_is_counted_has_its_time() -> None:
+    """Five tokens 20 ms apart, the last of them the end token: its time is the finish reason's."""
+    stopped = _record([50, 70, 90, 110], tokens=5, finish_reason="stop", finish_ns=130 * MS)
+    assert request_metrics(stopped, spread=False).tpot_ms == pytest.approx(20)
+    not_counted = _record([50, 70, 90, 110], tokens=4, finish_reason="stop", finish_ns=130 * MS)
+    assert request_metrics(not_counted, spread=False).tpot_ms == pytest.approx(20)
+    full = _record([50, 70, 90, 110], tokens=5, finish_reason="length", finish_ns=190 * MS)
+    assert request_metrics(full, spread=False).tpot_ms == pytest.approx(15)
+
+
+def test_no_interval_from_too_few_values() -> None:
+    row = describe(np.arange(100.0), block_ids(100))
+    assert row["p90_interval"] is not None
+    assert (row["p95_interval"], row["p99_interval"]) == (None, None)
+    assert describe(np.arange(1000.0), block_ids(1000))["p99_interval"] is not None
+    assert describe(np.arange(29.0), block_ids(29))["mean_interval"] is None
+
+
+@pytest.mark.parametrize(("name", "count"), [("p90", 100), ("p99", 1000)])
+def test_tail_intervals_hold_the_truth_as_often_as_can_be(name: str, count: int) -> None:
+    """At the least size that gets one; a bootstrap's tail interval is a little short of its 95 %."""
+    rng = np.random.default_rng(8)
+    truth = -np.log(1 - float(name[1:]) / 100)
+    rows = [describe(rng.exponential(size=count), block_ids(count)) for _ in range(100)]
+    assert sum(row[f"{name}_interval"][0] <= truth <= row[f"{name}_interval"][1] for row in rows) >= 83  # type: ignore[index]
+
+
 def test_latency_counts_from_the_intended_time() -> None:
     record = _record([50], intended_ms=10, sent_ns=40 * MS, ready_ns=15 * MS)
     one = request_metrics(record, spread=False)

@@ -106,6 +106,13 @@ def test_usage_and_finish() -> None:
     assert record.chunk_chars == [2, 1]
 
 
+def test_an_empty_finish_reason_is_no_end() -> None:
+    """As some servers send it in every text chunk."""
+    chunks = [{"choices": [{"index": 0, "text": text, "finish_reason": reason}]} for text, reason in (("a", ""), ("b", "stop"))]
+    record = _read(*chunks)
+    assert (record.finish_ns, record.finish_reason) == (2, "stop")
+
+
 def test_usage_in_every_chunk_is_kept_per_chunk() -> None:
     record = _read(*({**_delta(content="x"), "usage": {"completion_tokens": n}} for n in (2, 6, 7)))
     assert record.chunk_tokens == [2, 6, 7]

@@ -207,7 +207,7 @@ def _tokens_between(firsts: Floats, ends: Floats, tokens: Floats, low: float, hi
 def _rescaled(draws: Floats, rates: Floats, result: dict[str, Any]) -> Floats:
     """The slices' relative spread around the reported rate, whose window may be another."""
     middle = float(rates.mean())
-    return draws * (result["throughput"]["output_tokens_per_s"] / middle) if middle > 0 else draws
+    return draws * (result["throughput"]["output_tokens_per_s"] / middle) if middle > 0 else np.full_like(draws, np.nan)
 
 
 def trustworthy(result: dict[str, Any]) -> str | None:
