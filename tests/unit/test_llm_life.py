@@ -128,6 +128,7 @@ def test_a_model_that_is_collected_on_its_own_thread_ends_without_waiting_for_it
             check()
 
         llm.loaded.engine._batch.check = close_and_check  # type: ignore[method-assign]
+        executor.hold_after = 1  # the answer ends by the close alone
         with pytest.raises(EngineStopped):
             llm.generate("x", SamplingParams(max_tokens=400, ignore_eos=True))
     give_up = time.monotonic() + 20
