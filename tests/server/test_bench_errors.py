@@ -72,7 +72,7 @@ def test_a_conversation_carries_the_servers_answers() -> None:
     assert (first.turn, second.turn, first.session == second.session) == (0, 1, True)
 
 
-@pytest.mark.parametrize("shape", ["hasten", "llama-server"])
+@pytest.mark.parametrize("shape", ["hasten", "llama-server", "tgi"])
 @pytest.mark.parametrize("api", ["chat", "completions"])
 def test_prompts_have_the_asked_length_with_the_servers_tokenizer(shape: str, api: Any) -> None:
     with FakeServer(tokens=1, first_ms=1, tokenize=shape) as server:

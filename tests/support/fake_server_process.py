@@ -189,6 +189,10 @@ def _prompt_tokens(request: dict[str, Any]) -> int:
     return len(prompt.split()) + 1 if isinstance(prompt, str) else len(prompt)
 
 
+def _tgi_token(number: int, has_text: bool) -> dict[str, Any]:
+    return {"id": number, "text": "word" if has_text else "", "start": 5 * number, "stop": 5 * number + (4 if has_text else 0)}
+
+
 def _side(state: _State, path: str, request: dict[str, Any]) -> Any:
     """The other endpoints; a token is a word here. None: there is no such path."""
     if path == "/log":
@@ -197,6 +201,9 @@ def _side(state: _State, path: str, request: dict[str, Any]) -> Any:
         return {"data": [{"id": "fake"}]}
     kind = state.scenario["tokenize"]
     if path == "/tokenize" and kind != "none":
+        if kind == "tgi":  # always with the start token, which covers no text; no other body has `inputs`
+            words = request["inputs"].split() if "inputs" in request else None
+            return None if words is None else [_tgi_token(i, i > 0) for i in range(1 + len(words))]
         if kind == "llama-server":
             return {"tokens": list(range(len(request.get("content", "").split())))}
         if "messages" in request:
@@ -206,6 +213,9 @@ def _side(state: _State, path: str, request: dict[str, Any]) -> Any:
         else:
             return None
         return {"count": count, "tokens": list(range(count)), "max_model_len": 4096}
+    if path == "/chat_tokenize" and kind == "tgi":
+        tokens = [_tgi_token(i, i > 0) for i in range(_prompt_tokens(request))]
+        return {"tokenize_response": tokens, "templated_text": ""}
     if path == "/apply-template" and kind == "llama-server":
         return {"prompt": " ".join(f"<a> <b> {m['content']} <c>" for m in request["messages"]) + " <d> <e>"}
     return None

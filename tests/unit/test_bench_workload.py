@@ -230,12 +230,34 @@ def test_aiperf_single_and_multi_turn(tmp_path: Path) -> None:
     assert [request.t for request in requests] == [0.5, 0.9, 1.0, 3.0, 3.0]
     assert [request.session for request in requests] == [None, "s1", "s2", "s2", "s2"]
     assert requests[1].messages == [{"role": "user", "content": "Hello\nthere"}]
-    assert requests[3].messages == [{"role": "user", "content": "one"}, {"role": "user", "content": "two"}]
+    assert [request.messages for request in requests[2:]] == [[{"role": "user", "content": w}] for w in ("one", "two", "three")]
+    assert [request.carry_answers for request in requests] == [False, False, True, True, True]
+    (job,) = [job for job in jobs_of_trace(requests) if len(job.turns) > 1]
+    assert job.carry_answers
     write_trace(tmp_path / "t.jsonl", requests)
     assert len(read_trace(tmp_path / "t.jsonl")) == 5
+    assert jobs_of_trace(read_trace(tmp_path / "t.jsonl"))[2].carry_answers
     (tmp_path / "n.jsonl").write_text('{"text_input": "x", "timestamp": 3}\n{"text": "y", "output_length": 4}\n')
-    untimed = convert(tmp_path / "n.jsonl", "auto")
+    untimed = convert(tmp_path / "n.jsonl", "auto", notes=(notes := []))
+    assert notes == ["1 of 2 requests have no time: the other 1 times are left out, too"]
     assert [(request.t, request.max_tokens) for request in untimed] == [(None, None), (None, 4)]
+
+
+def test_aiperf_system_turns_delays_and_extras(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    rows = [
+        {"turns": [{"role": "system", "text": "Be brief."}, {"text": "one"}, {"text": "two", "delay": 250}], "session_id": "s"},
+        {"input_length": 10, "hash_ids": [123]},
+        {"text_input": "x", "tools": tools, "extra": {"top_p": 0.5}, "output_length": 7},
+        {"messages": [{"role": "user", "content": "new"}], "session_id": "d", "message_mode": "delta"},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    one, two, made, extra, delta = convert(tmp_path / "a.jsonl", "auto")
+    assert one.messages == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one"}]
+    assert (two.messages, two.think_s) == ([{"role": "user", "content": "two"}], 0.25)
+    assert (made.max_tokens, made.num_prompt_tokens) == (None, 10)
+    assert (extra.params, extra.max_tokens) == ({"tools": tools, "top_p": 0.5}, 7)
+    assert (delta.carry_answers, delta.session) == (True, "d")
 
 
 @pytest.mark.parametrize(
@@ -243,6 +265,10 @@ def test_aiperf_single_and_multi_turn(tmp_path: Path) -> None:
     [
         ('{"timestamp": 1}', "mooncake", BadFile, "line 1.*input_length"),
         ('{"timestamp": 1}', "aiperf", BadFile, "input_length"),
+        ('{"timestamp": 1, "input_length": 64, "hash_ids": [1, 2, 3, 4]}', "auto", BadFile, "not blocks of 512 tokens"),
+        ('{"text": "x", "images": ["a.png"]}', "aiperf", BadFile, "line 1.*'images' cannot be kept"),
+        ('{"payload": {"messages": []}}', "auto", BadFile, "'payload' cannot be kept"),
+        ('{"text": "x", "delay": -1}', "aiperf", BadFile, "think_s"),
         ('{"text": "x"}', "other", UsageError, "known: auto, mooncake, aiperf"),
         ("[]", "auto", BadFile, "JSONL"),
         ("", "auto", BadFile, "no requests"),

@@ -119,7 +119,7 @@ class Runner:
 
     async def _wait_for_turn(self, job: Job, turn: int, when_ns: int | None) -> int | None:
         """A turn comes at its own `t`, but never before the last answer plus the thinking time."""
-        earliest_ns = time.perf_counter_ns() + int(job.think_s * 1e9)
+        earliest_ns = time.perf_counter_ns() + int(max(job.think_s, job.turns[turn].think_s) * 1e9)
         turn_t = job.turns[turn].t
         if when_ns is not None and turn_t is not None:
             earliest_ns = max(earliest_ns, self.run.start_ns + int(turn_t * 1e9))

@@ -101,7 +101,8 @@ class ServerCounter:
             return _length(self._post("/tokenize", {"model": self._model, "prompt": text, "add_special_tokens": special}))
         if self._shape == "llama-server":
             return _length(self._post("/tokenize", {"content": text, "add_special": special}))
-        return _length(self._post("/tokenize", {"inputs": text, "add_special_tokens": special}))
+        tokens = self._post("/tokenize", {"inputs": text})  # always with its start token, which stands for no text
+        return _length(tokens if special or not isinstance(tokens, list) else list(filter(_stands_for_text, tokens)))
 
     def count(self, text: str) -> int:
         count = self._try(text)
@@ -118,7 +119,8 @@ class ServerCounter:
         if self._shape == "llama-server":
             rendered = self._post("/apply-template", {"messages": messages})
             return self._try(rendered["prompt"], special=True) if isinstance(rendered, dict) and "prompt" in rendered else None
-        return None
+        answer = self._post("/chat_tokenize", {"model": self._model, "messages": messages})
+        return _length(answer.get("tokenize_response")) if isinstance(answer, dict) else None
 
 
 class WordCounter:
@@ -134,6 +136,10 @@ class WordCounter:
 
     def close(self) -> None:
         pass
+
+
+def _stands_for_text(token: Any) -> bool:
+    return not isinstance(token, dict) or token.get("start") != token.get("stop")
 
 
 def _length(body: Any) -> int | None:

@@ -18,6 +18,8 @@ class TraceRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     seconds since the start of the trace; `session` groups the turns of one conversation, which never overlap. `params`
     goes into the body as it is. `output_tokens` is what the recorded answer had; `expect` and `answer` are for quality
     tools and not sent. `num_prompt_tokens` is the length that was asked for, where the maker of the trace knows it.
+    `carry_answers`: `messages` are only what is new in this turn of the session, and the server's own answers are woven in
+    between. `think_s`: seconds after the answer before, at the least.
     """
 
     id: str = ""
@@ -33,6 +35,8 @@ class TraceRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     answer: str | None = None
     output_tokens: int | None = None
     num_prompt_tokens: int | None = None
+    carry_answers: bool = False
+    think_s: float = 0.0
 
     def check(self) -> None:
         """Raises ValueError saying which field is wrong."""
@@ -41,6 +45,10 @@ class TraceRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise ValueError(f"exactly one of messages, prompt, prompt_tokens is needed, got {given or 'none'}")
         if self.t is not None and not 0 <= self.t < float("inf"):
             raise ValueError(f"t is {self.t}, it must be seconds since the start, 0 or more")
+        if not 0 <= self.think_s < float("inf"):
+            raise ValueError(f"think_s is {self.think_s}, it must be seconds, 0 or more")
+        if self.carry_answers and (self.messages is None or self.session is None):
+            raise ValueError("carry_answers needs messages and a session")
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}, it must be at least 1")
 
@@ -103,5 +111,5 @@ def jobs_of_trace(requests: Sequence[TraceRequest]) -> list[Job]:
             sessions[request.session].append(request)
         else:
             sessions[request.session] = [request]
-            jobs.append(Job(sessions[request.session]))
+            jobs.append(Job(sessions[request.session], request.carry_answers))
     return jobs

@@ -150,8 +150,11 @@ def import_trace(
     from hasten.bench.convert import convert
     from hasten.bench.trace import write_trace
 
-    requests = convert(file, kind, seed=seed)
+    notes: list[str] = []
+    requests = convert(file, kind, seed=seed, notes=notes)
     write_trace(output, requests)
+    for text in notes:
+        note(text)
     note(f"{len(requests)} requests written to {output}")
     return 0
 
