@@ -239,7 +239,7 @@ def test_aiperf_single_and_multi_turn(tmp_path: Path) -> None:
     assert jobs_of_trace(read_trace(tmp_path / "t.jsonl"))[2].carry_answers
     (tmp_path / "n.jsonl").write_text('{"text_input": "x", "timestamp": 3}\n{"text": "y", "output_length": 4}\n')
     untimed = convert(tmp_path / "n.jsonl", "auto", notes=(notes := []))
-    assert notes == ["1 of 2 requests have no time: the other 1 times are left out, too"]
+    assert notes == ["1 of 2 requests have no time: 1 others lose theirs"]
     assert [(request.t, request.max_tokens) for request in untimed] == [(None, None), (None, 4)]
 
 

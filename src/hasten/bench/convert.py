@@ -45,15 +45,14 @@ def convert(path: Path, kind: str, *, seed: int = 0, notes: list[str] | None = N
             raise BadFile(f"{path}, line {number}, read as {kind}: {what}") from None
     lost = _settle_times(requests)
     if lost:
-        notes.append(
-            f"{len(requests) - lost} of {len(requests)} requests have no time: the other {lost} times are left out, too"
-        )
+        notes.append(f"{len(requests) - lost} of {len(requests)} requests have no time: {lost} others lose theirs")
     return requests
 
 
 def _settle_times(requests: list[TraceRequest]) -> int:
-    """Give turns without a timestamp that of their predecessor. If requests are left without one, the trace has no times at all:
-    the number of requests whose times are lost by that."""
+    """Give turns without a timestamp that of their predecessor. If requests are left without one, the trace has no times at
+    all; returns how many lose theirs by that.
+    """
     last_t: dict[str, float] = {}
     for request in requests:
         if request.t is None and request.session is not None:
@@ -103,8 +102,8 @@ def _mooncake(row: Row, number: int, seed: int) -> Iterator[TraceRequest]:
     ids = list(row.get("hash_ids") or [])
     if ids and not length // MOONCAKE_BLOCK <= len(ids) <= -(-length // MOONCAKE_BLOCK):
         raise ValueError(
-            f"{len(ids)} hash_ids for {length} tokens are not blocks of {MOONCAKE_BLOCK} tokens: this is no Mooncake trace, and "
-            "its times may not be milliseconds"
+            f"{len(ids)} hash_ids for {length} tokens are not blocks of {MOONCAKE_BLOCK} tokens: this is no Mooncake trace, "
+            "and its times may not be milliseconds"
         )
     pieces = []
     for place, hash_id in enumerate(ids):
