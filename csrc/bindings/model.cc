@@ -171,7 +171,13 @@ void bind_model(nb::module_& m) {
   m.def(
       "model_weight_bytes", [](const std::vector<TensorTuple>& tensors) { return Weights::bytes(sources_of(tensors)); },
       "tensors"_a);
-  m.def("model_scratch_bytes", &Scratch::bytes, "config"_a, "limits"_a, "num_threads"_a);
+  m.def(
+      "model_scratch_bytes",
+      [](const ModelConfig& config, const Limits& limits, int num_threads) {
+        check_config(config, limits);
+        return Scratch::bytes(config, limits, num_threads);
+      },
+      "config"_a, "limits"_a, "num_threads"_a);
   m.def(
       "kv_layout_sizes",
       [](const ModelConfig& config, int format, int layer, bool is_value, int kv_head) {

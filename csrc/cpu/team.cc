@@ -1,9 +1,12 @@
 #include "cpu/team.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cfenv>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -39,6 +42,13 @@ void set_float_environment() {
 #endif
 }
 
+// CPUs this process may run on, which may be fewer than the machine has.
+int num_allowed_cpus() {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
 // Wait until `word` is no longer `old`. `share`: give the core away now and then while spinning.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t old, int64_t spin_ns, bool share) {
   using Clock = std::chrono::steady_clock;
@@ -70,25 +80,40 @@ bool Member::barrier(const std::function<void()>* serial) { return team_->arrive
 Team::Team(int num_threads) {
   if (num_threads < 1) throw std::invalid_argument("a team needs at least 1 thread, not " + std::to_string(num_threads));
   // With more threads than cores a spinning member keeps the one it waits for from running.
-  const bool crowded = num_threads > static_cast<int>(std::thread::hardware_concurrency());
+  const bool crowded = num_threads > num_allowed_cpus();
   barrier_spin_ns_ = crowded ? 1'000 : kBarrierSpinNs;
   threads_.reserve(static_cast<size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back();
-  for (int i = 0; i < num_threads; ++i) threads_[static_cast<size_t>(i)] = std::thread([this, i] { thread_main(i); });
+  for (int i = 0; i < num_threads; ++i) {
+    try {
+      threads_[static_cast<size_t>(i)] = std::thread([this, i] { thread_main(i); });
+    } catch (const std::system_error& error) {
+      quit();
+      throw std::runtime_error("the system gave " + std::to_string(i) + " of " + std::to_string(num_threads) +
+                               " compute threads: " + error.code().message());
+    }
+  }
 }
 
 Team::~Team() {
   wait();
+  quit();
+}
+
+void Team::quit() {
   quit_ = true;
   started_.fetch_add(1, std::memory_order_release);
   started_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 void Team::start(Body body, std::function<void()> done) {
   if (running()) throw std::logic_error("the team already runs a job");
   if (ended_at_ != Clock::time_point{}) {
-    // Twice the usual gap: a spin that ends just before the next step comes would park at every step.
+    // Well over twice the usual gap (four times a sample of it): a spin that ends just before the next step comes would park at
+    // every step.
     const int64_t gap = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - ended_at_).count();
     const int64_t sample = std::min(4 * gap, kMaxIdleSpinNs);
     const int64_t usual = idle_spin_ns_.load(std::memory_order_relaxed);

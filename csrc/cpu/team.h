@@ -73,6 +73,7 @@ class Team {
   void thread_main(int index);
   bool arrive(const std::function<void()>* serial);
   void finish();
+  void quit();  // end and join the members there are
 
   std::vector<std::thread> threads_;
   Body body_;

@@ -51,7 +51,7 @@ int max_split_tokens(int num_threads) { return std::max(4, num_threads); }
 
 void Scratch::place(Arena& arena, const ModelConfig& model, const Limits& limits, int num_threads) {
   const int64_t rows = limits.max_num_batched_tokens;
-  const int64_t spans = (limits.max_model_len + kKvSpan - 1) / kKvSpan;
+  const int64_t spans = (int64_t{limits.max_model_len} + kKvSpan - 1) / kKvSpan;
   head_rows = static_cast<int>(std::min<int64_t>({kHeadRows, limits.max_num_seqs, rows}));
   x = arena.take<float>(rows * model.hidden_size);
   normed = arena.take<float>(rows * model.hidden_size);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from hasten.weights import open_checkpoint
 from hasten.weights.checkpoint import RawTensor
 from tests.support.native_driver import generate, native
 from tests.support.toy_checkpoint import MemoryCheckpoint, toy_checkpoint
-from tests.support.toy_gguf import toy_spec
+from tests.support.toy_gguf import toy_spec, write_toy_gguf
 
 GREEDY = SamplingParams(temperature=0.0, seed=0)
 
@@ -228,3 +229,40 @@ def test_info_adds_up() -> None:
     )
     assert isinstance(executor, NativeExecutor)
     assert info.description["weights"] == "q4_0"
+
+
+def test_working_memory_of_a_huge_context_is_counted_and_follows_max_model_len() -> None:
+    """A context of 2^31 − 1, which a file may claim: the count must not wrap, and only what may be used is counted."""
+    spec = replace(toy_checkpoint().spec, max_position=2**31 - 1)
+    options: dict[str, Any] = {"max_num_batched_tokens": 128, "max_num_seqs": 4, "threads": 2, "kv_format": "bf16"}
+    whole, short = scratch_bytes(spec, **options), scratch_bytes(spec, max_model_len=4096, **options)
+    assert short == scratch_bytes(replace(spec, max_position=4096), **options)
+    partials = 4 * spec.num_q_heads * (2**31 // 256) * (spec.head_dim + 2) * 4  # four tokens' spans of 256 positions, float32
+    assert whole - short == pytest.approx(partials, rel=1e-3)
+    with pytest.raises(Unsupported, match="max_num_seqs is 0"):
+        scratch_bytes(spec, **{**options, "max_num_seqs": 0})
+
+
+_FEW_THREADS = """
+import re, resource, sys
+from hasten.engine.native import NativeExecutor
+from hasten.errors import DoesNotFit
+from hasten.weights import open_checkpoint
+
+checkpoint = open_checkpoint(sys.argv[1])
+kilobytes = int(re.search(r"^VmSize:\\s+(\\d+)", open("/proc/self/status").read(), re.M)[1])
+resource.setrlimit(resource.RLIMIT_AS, (kilobytes * 1024 + (400 << 20),) * 2)  # room for some of the stacks
+try:
+    NativeExecutor(checkpoint, num_blocks=4, max_model_len=128, max_num_batched_tokens=8, max_num_seqs=2,
+                   kv_format="bf16", threads=1024)
+except DoesNotFit as error:
+    print(error)
+"""
+
+
+def test_threads_that_the_system_does_not_give_are_an_error(tmp_path: Path) -> None:
+    path = write_toy_gguf(tmp_path / "toy.gguf")
+    command = [sys.executable, "-c", _FEW_THREADS, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"the system gave \d+ of 1024 compute threads: .*: choose fewer --threads\n", done.stdout)

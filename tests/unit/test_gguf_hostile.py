@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hasten.errors import BadFile, ModelError, Unsupported
+from hasten.models.spec import RopeSpec
 from hasten.weights import open_checkpoint
 from hasten.weights.gguf import GgufFile
 from tests.support.toy_gguf import toy_spec, write_toy_gguf
@@ -229,3 +230,12 @@ def test_not_a_file(tmp_path):
         open_checkpoint(tmp_path / "absent.gguf")
     with pytest.raises(BadFile, match="cannot be read"):
         open_checkpoint(Path(os.devnull) / "x")
+
+
+def test_divisors_beyond_any_head_are_refused_unread(tmp_path, monkeypatch):
+    """A sparse file costs nothing: what it holds must not be read before its length is believed."""
+    spec = toy_spec(rope=RopeSpec(dim=16, base=1e4, interleaved=False, freq_factors=(1.0,) * 5000))
+    path = write_toy_gguf(tmp_path / "toy.gguf", spec=spec)
+    monkeypatch.setattr(GgufFile, "data", lambda self, name: pytest.fail(f"{name} was read"))
+    with pytest.raises(BadFile, match="5000 divisors"):
+        open_checkpoint(path)

@@ -115,7 +115,8 @@ def _plan(checkpoint: Checkpoint, config: EngineConfig, free: FreeMemory) -> Mem
 
         layout = KvLayout(cast(KvStoreFormat, config.kv), spec.num_layers, spec.num_kv_heads, spec.head_dim)
         weight_bytes = native.weight_bytes(checkpoint)
-        scratch_bytes = native.scratch_bytes(spec, **_step_limits(config), **_native_options(config))
+        options = {"max_model_len": config.max_model_len, **_step_limits(config), **_native_options(config)}
+        scratch_bytes = native.scratch_bytes(spec, **options)
     return plan_memory(
         spec,
         config,

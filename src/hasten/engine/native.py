@@ -34,10 +34,22 @@ def weight_bytes(checkpoint: Checkpoint) -> int:
     return int(_kernels.model_weight_bytes(_tensors(checkpoint)))
 
 
-def scratch_bytes(spec: ModelSpec, *, max_num_batched_tokens: int, max_num_seqs: int, threads: int, kv_format: str) -> int:
-    """Bytes of working memory for the widest step, at the model's longest context."""
-    limits = _limits(1, spec.max_position, max_num_batched_tokens, max_num_seqs, kv_format)
-    return int(_kernels.model_scratch_bytes(_config(spec), limits, threads))
+def scratch_bytes(
+    spec: ModelSpec,
+    *,
+    max_model_len: int | None = None,
+    max_num_batched_tokens: int,
+    max_num_seqs: int,
+    threads: int,
+    kv_format: str,
+) -> int:
+    """Bytes of working memory for the widest step, at the longest context where no other is given. Raises Unsupported."""
+    length = min(max_model_len or spec.max_position, spec.max_position)
+    limits = _limits(1, length, max_num_batched_tokens, max_num_seqs, kv_format)
+    try:
+        return int(_kernels.model_scratch_bytes(_config(spec), limits, threads))
+    except ValueError as error:
+        raise Unsupported(str(error)) from None
 
 
 class NativeExecutor:
@@ -165,6 +177,8 @@ def _load(checkpoint: Checkpoint, limits: Any, isa: str, threads: int, kv_bytes:
         return _kernels.Model(_config(checkpoint.spec), limits, _tensors(checkpoint), isa, threads)
     except ValueError as error:
         raise Unsupported(f"{checkpoint.path}: {error}") from None
+    except RuntimeError as error:
+        raise DoesNotFit(f"{error}: choose fewer --threads") from None
     except MemoryError as error:
         raise DoesNotFit(
             f"{error} (weights {weight_bytes(checkpoint)} bytes, KV {kv_bytes} bytes): "

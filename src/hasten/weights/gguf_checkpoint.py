@@ -23,6 +23,7 @@ from hasten.weights.gguf_sampling import generation_defaults
 
 ROPE_FREQS = "rope_freqs.weight"
 _SPLIT_NAME = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+_MAX_ROPE_FREQS = 4096
 _TOKENIZER = "tokenizer.ggml."
 _CONTROL = 3  # tokenizer.ggml.token_type
 # Files of these pre-tokenizers were written without tokenizer.ggml.add_bos_token for months; their models expect a BOS.
@@ -196,6 +197,8 @@ class GgufCheckpoint:
             return ()
         if info.format != "f32" or len(info.shape) != 1:
             raise BadFile(f"tensor {ROPE_FREQS!r} is {info.format} of shape {info.shape}, a vector of f32 is needed")
+        if info.shape[0] > _MAX_ROPE_FREQS:  # before any of it is read
+            raise BadFile(f"tensor {ROPE_FREQS!r} has {info.shape[0]} divisors, there are never more than {_MAX_ROPE_FREQS}")
         factors = FORMATS["f32"].dequantize(self._file.data(ROPE_FREQS))[0]
         if not (np.isfinite(factors) & (factors > 0)).all():
             raise BadFile(f"tensor {ROPE_FREQS!r} holds divisors that are not positive")
