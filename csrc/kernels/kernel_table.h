@@ -44,8 +44,9 @@ struct PackedMatrix {
 // The largest of 256, 192, 128, 64 that divides k, else 32.
 int k_block_for(int k);
 
-// Rows of activations as integers: x[k] ≈ scale[k / k_block] · wide[k], |wide| ≤ 32258, wide = 254·value + residual with
-// both planes in [−127, 127]. `operand` is opaque: 2·k bytes a row, in the order the same table's matmul reads it.
+// Rows of activations as integers: x[k] ≈ scale[k / k_block] · wide[k], |wide| ≤ 32258, a number that two int8
+// planes hold (wide = 256·value + residual), or one of 16 bits. `operand` is opaque: 2·k bytes a row, in the order the same
+// table's matmul reads it.
 struct QuantizedRows {
   uint8_t* operand = nullptr;     // [rows][2 * k], 64-byte aligned rows
   float* scales = nullptr;        // [rows][k / k_block]

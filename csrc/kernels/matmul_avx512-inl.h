@@ -1,4 +1,4 @@
-// Integer dot products by vpdpbusd: unsigned codes against two signed planes, wide = 254 · value + residual. Operand of a row:
+// Integer dot products by vpdpbusd: unsigned codes against two signed planes, wide = 256 · value + residual. Operand of a row:
 // per group 32 int8 values, then 32 int8 residuals.
 #pragma once
 
@@ -8,13 +8,11 @@
 namespace hasten {
 namespace {
 
-// value = nearest(wide / 254). The product below is off by less than 2e-5 and a tie is at least 1/254 away from every wide that
-// is not one, so |residual| <= 127 holds; at a tie both choices do.
+// The residual is the low byte of wide as a signed number, and value what is left of it; |wide| <= 32258 keeps both in int8.
 inline void store_sixteen(uint8_t* operand, IVec wide) {
-  const IVec value = round_to_int(mul(to_float(wide), set1(1.0f / 254.0f)));
-  const IVec residual = isub(wide, {_mm512_mullo_epi32(value.v, _mm512_set1_epi32(254))});
+  const IVec value = shift_right<8>(iadd(wide, iset1(128)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(operand), _mm512_cvtepi32_epi8(value.v));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(operand + kGroup), _mm512_cvtepi32_epi8(residual.v));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(operand + kGroup), _mm512_cvtepi32_epi8(wide.v));
 }
 inline void store_group(uint8_t* operand, IVec first, IVec second) {
   store_sixteen(operand, first);
@@ -61,7 +59,7 @@ struct Avx512Dot {
       }
     }
     for (int r = 0; r < kRows; ++r) {
-      dots[r].v = _mm512_add_epi32(_mm512_mullo_epi32(values[r], _mm512_set1_epi32(254)), residuals[r]);
+      dots[r].v = _mm512_add_epi32(_mm512_slli_epi32(values[r], 8), residuals[r]);
     }
   }
 

@@ -3,8 +3,8 @@
 // No int32 sum overflows, whatever the codes and whatever the order of addition:
 //   |Σ wide · c|     <= 32 · 32,258 · 255 = 263,225,280
 //   |bias · Σ wide|  <= 128 · 32 · 32,258 = 132,128,768, together 395 million of 2,147 million;
-//   in planes        254 · |Σ value · c| <= 254 · 32 · 127 · 255, the same 263 million, and |Σ residual · c| is 254 times
-//   smaller.
+//   in planes        256 · |Σ value · c| <= 256 · 32 · 126 · 255 = 263,208,960, and
+//                    |Σ residual · c| <= 32 · 128 · 255 = 1,044,480.
 #pragma once
 
 #include "kernels/kernel_table.h"

@@ -7,7 +7,7 @@
 namespace hasten {
 namespace {
 
-constexpr float kWideMax = 32258.0f;  // 254 · 127: both planes of a value stay within [−127, 127]
+constexpr float kWideMax = 32258.0f;  // 254 · 127: two int8 planes hold it, and so do 16 bits
 
 // Largest |x| of a block, compared as integers: NaN counts as larger than infinity, and the order does not matter.
 inline float block_abs_max(const float* x, int n) {
