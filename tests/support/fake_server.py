@@ -85,7 +85,10 @@ class FakeServer:
         self._process.communicate()
 
     def log(self) -> list[dict[str, Any]]:
-        """One entry per completion request, in order of arrival: id, received_ns, chunk_ns, done_ns, body."""
+        """One entry per completion request, in order of arrival: id, received_ns, stamped_by, chunk_ns, done_ns, body.
+
+        `stamped_by` is the clock of `received_ns`: "kernel", or "loop" (later) where the kernel gives no stamp.
+        """
         with urllib.request.urlopen(f"{self.url}/log") as answer:
             log: list[dict[str, Any]] = json.load(answer)
         return log

@@ -139,7 +139,7 @@ async def _serve(state: _State, wire: StampedSocket) -> None:
     with suppress(ConnectionClosed):
         while True:
             head = await wire.read_until(b"\r\n\r\n")
-            received_ns = wire.received_ns
+            received = (wire.received_ns, wire.stamped_by)
             path = head.split(b" ", 2)[1].decode()
             fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line)
             headers = {name.lower(): value for name, value in fields.items()}
@@ -147,20 +147,27 @@ async def _serve(state: _State, wire: StampedSocket) -> None:
             request = json.loads(body) if body else {}
             if "completions" not in path:
                 _plain(wire, 200 if (answer := _side(state, path, request)) is not None else 404, answer or {})
-            elif not await _complete(state, wire, path, headers, request, received_ns):
+            elif not await _complete(state, wire, path, headers, request, received):
                 wire.close(reset=True)
                 return
     wire.close()
 
 
 async def _complete(
-    state: _State, wire: StampedSocket, path: str, headers: dict[str, str], request: dict[str, Any], received_ns: int
+    state: _State,
+    wire: StampedSocket,
+    path: str,
+    headers: dict[str, str],
+    request: dict[str, Any],
+    received: tuple[int, str],
 ) -> bool:
+    received_ns, stamped_by = received
     state.num_requests += 1
     state.first_ns = state.first_ns or received_ns
-    entry = {
+    entry: dict[str, Any] = {
         "id": headers.get("x-request-id"),
         "received_ns": received_ns,
+        "stamped_by": stamped_by,
         "chunk_ns": [],
         "chat": "chat" in path,
         "prompt_tokens": _prompt_tokens(request),

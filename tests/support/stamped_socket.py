@@ -41,7 +41,11 @@ class ConnectionClosed(Exception):  # noqa: N818
 
 
 class StampedSocket:
-    """One accepted connection. `received_ns`: arrival of the first byte of what is read next (perf_counter_ns)."""
+    """One accepted connection.
+
+    `received_ns`: arrival of the first byte of what is read next (perf_counter_ns), by the clock that `stamped_by` names:
+    "kernel", or "loop" where the kernel gives no stamp (gVisor, macOS); then it is late by what the loop took to look.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -53,6 +57,7 @@ class StampedSocket:
         self._news = asyncio.Event()
         self._closed = False
         self.received_ns = 0
+        self.stamped_by = "loop"
         self._loop.add_reader(connection, self._readable)
 
     def _readable(self) -> None:
@@ -67,11 +72,12 @@ class StampedSocket:
             self._closed = True
             self._loop.remove_reader(self._socket)
         elif not self._buffer:
-            self.received_ns = now_ns
+            self.received_ns, self.stamped_by = now_ns, "loop"
             for level, kind, payload in notes:
                 if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS):
                     seconds, nanoseconds = _TIMESPEC.unpack(payload)
                     self.received_ns = min(now_ns, seconds * 1_000_000_000 + nanoseconds - _wall_ahead_ns())
+                    self.stamped_by = "kernel"
         self._buffer += data
         self._news.set()
 
