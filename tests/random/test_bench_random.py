@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hasten.bench.metrics import request_metrics, spread_tokens
 from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import request_metrics, spread_tokens
 from hasten.bench.sse import SseParser
 from hasten.bench.stats import QUANTILES, bootstrap
 
@@ -71,6 +71,23 @@ def test_token_gaps_add_up_to_the_time_of_the_tokens(chunks: list[tuple[int, int
     assert len(one.itl_ms) == total - counts[0]
     if one.tpot_ms is not None:
         assert abs(one.tpot_ms * len(one.itl_ms) - span_ms) < 1e-6 * max(1.0, span_ms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 50_000_000), st.integers(0, 5)), min_size=2, max_size=20))
+def test_token_gaps_add_up_with_the_servers_own_counts(chunks: list[tuple[int, int]]) -> None:
+    """Also where a chunk finishes no token."""
+    times = [int(at) for at in np.cumsum([gap for gap, _ in chunks])]
+    counts = [int(so_far) for so_far in np.cumsum([count for _, count in chunks])]
+    record = RequestRecord(
+        id="r", chunk_ns=times, chunk_chars=[1] * len(times), chunk_tokens=counts, completion_tokens=counts[-1]
+    )
+    one = request_metrics(record, spread=True)
+    assert len(one.itl_ms) == counts[-1] - counts[0]
+    span_ms = (times[-1] - times[0]) / 1e6
+    assert abs(sum(one.chunk_gap_ms) - span_ms) < 1e-6 * max(1.0, span_ms)
+    if one.itl_ms:
+        assert abs(sum(one.itl_ms) - span_ms) < 1e-6 * max(1.0, span_ms)
 
 
 @settings(max_examples=50, deadline=None)

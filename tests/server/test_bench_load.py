@@ -12,8 +12,9 @@ import pytest
 
 from hasten.bench.client import BenchClient, ClientOptions
 from hasten.bench.connection import parse_endpoint
-from hasten.bench.metrics import Targets, request_metrics, summarize
+from hasten.bench.metrics import summarize
 from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import Targets, request_metrics
 from hasten.bench.runner import Limits, Runner
 from hasten.bench.session import run_loop
 from hasten.bench.trace import Job, TraceRequest, write_trace

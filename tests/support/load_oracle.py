@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from hasten.bench.metrics import request_metrics
 from hasten.bench.options import BenchOptions
+from hasten.bench.request_metrics import request_metrics
 from hasten.bench.session import Outcome, run_bench
 from tests.support.fake_server import FakeServer
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hasten.bench.cost import token_cost
-from hasten.bench.metrics import Targets, Window, request_metrics, spread_tokens, summarize, token_count
+from hasten.bench.metrics import Window, summarize
 from hasten.bench.record import RequestRecord, read_raw, write_raw
+from hasten.bench.request_metrics import Targets, request_metrics, spread_tokens, token_count
 from hasten.bench.stats import block_ids, bootstrap, describe, quantile
 from hasten.errors import BadFile, UsageError
 
@@ -48,6 +49,48 @@ def test_an_end_token_that_is_counted_has_its_time() -> None:
     assert request_metrics(not_counted, spread=False).tpot_ms == pytest.approx(20)
     full = _record([50, 70, 90, 110], tokens=5, finish_reason="length", finish_ns=190 * MS)
     assert request_metrics(full, spread=False).tpot_ms == pytest.approx(15)
+
+
+def test_counts_in_every_chunk_tell_an_end_token() -> None:
+    """Four tokens a chunk: whether the end is counted can only be seen where the server counts in every chunk."""
+    facts = {"finish_reason": "stop", "finish_ns": 290 * MS, "chunk_tokens": [4, 8]}
+    not_counted = _record([50, 130], tokens=8, **facts)
+    assert request_metrics(not_counted, spread=True).tpot_ms == pytest.approx(80 / 4)
+    counted = _record([50, 130], tokens=9, **facts)
+    assert request_metrics(counted, spread=True).tpot_ms == pytest.approx(240 / 5)
+
+
+def test_a_chunk_that_finishes_no_token_loses_no_time() -> None:
+    """A token of half a character: the count stands still, and the wait for the other half is one wait."""
+    one = request_metrics(_record([0, 30, 60, 90, 100], tokens=6, chunk_tokens=[2, 2, 4, 6, 6]), spread=True)
+    assert one.itl_ms == [30.0, 30.0, 15.0, 25.0]
+    assert sum(one.itl_ms) == sum(one.chunk_gap_ms) == 100.0
+    assert request_metrics(_record([0, 30], tokens=2, chunk_tokens=[2, 2]), spread=True).itl_ms == []
+
+
+def test_an_answer_without_a_token_meets_no_target() -> None:
+    empty = request_metrics(_record([], tokens=0, end_ns=5 * MS), spread=False)
+    assert not any(empty.meets(targets) for targets in (Targets(tpot_ms=1.0), Targets(ttft_ms=1.0)))
+
+
+def test_goodput_and_throughput_are_rates_of_one_window() -> None:
+    """Ten answers, one each 100 ms, five of them in the window: all meet the target, so both rates are the same."""
+    records = [_record([i * 100, i * 100 + 50], intended_ms=i * 100 - 20, tokens=2) for i in range(1, 11)]
+    summary = summarize(records, Targets(ttft_ms=100.0), Window(80 * MS, 580 * MS))
+    assert summary["throughput"]["requests_per_s"] == summary["goodput"]["requests_per_s"] == pytest.approx(10.0)
+    assert summary["goodput"]["share"] == 1.0
+
+
+def test_outcomes_are_kept_for_compare() -> None:
+    records = [
+        _record([20], intended_ms=10),
+        _record([], intended_ms=12, error="http_429"),
+        _record([], intended_ms=13, error="interrupted"),
+        _record([99], intended_ms=14),
+    ]
+    samples = summarize(records, Targets(ttft_ms=15.0))["samples"]
+    assert (samples["failed"], samples["met"]) == ([0, 1, 0], [1, 0, 0])
+    assert summarize(records, Targets())["samples"]["met"] is None
 
 
 def test_no_interval_from_too_few_values() -> None:

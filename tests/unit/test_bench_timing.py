@@ -14,8 +14,8 @@ from hasten.bench import client as client_module
 from hasten.bench import connection as connection_module
 from hasten.bench.client import BenchClient, ClientOptions
 from hasten.bench.connection import Connection, parse_endpoint
-from hasten.bench.metrics import RequestMetrics, request_metrics
 from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import RequestMetrics, request_metrics
 from hasten.bench.trace import TraceRequest
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -3,117 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import RequestMetrics, Targets, request_metrics, spread_tokens, token_count
 from hasten.bench.stats import block_ids, describe
 
 # Above this many tokens a chunk, gaps between chunks are not gaps between tokens. Below it the excess is end tokens and
 # tokens that hold half a character.
 SPREAD_FROM = 1.2
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What a good answer is; None: no such target."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-
-    @property
-    def any(self) -> bool:
-        return any(value is not None for value in (self.ttft_ms, self.tpot_ms, self.e2e_ms))
-
-
-@dataclass(slots=True)
-class RequestMetrics:
-    """Milliseconds of one answered request, counted from the intended send time. None: no such moment."""
-
-    ttft_ms: float | None
-    tpot_ms: float | None
-    e2e_ms: float
-    ttft_from_send_ms: float | None
-    send_wait_ms: float
-    num_tokens: int
-    itl_ms: list[float] = field(default_factory=list)  # one per token after the first chunk's
-    chunk_gap_ms: list[float] = field(default_factory=list)
-
-    def meets(self, targets: Targets) -> bool:
-        pairs = (
-            ("ttft", self.ttft_ms, targets.ttft_ms),
-            ("tpot", self.tpot_ms, targets.tpot_ms),
-            ("e2e", self.e2e_ms, targets.e2e_ms),
-        )
-        # no TPOT: the answer came in one chunk, and nobody waited between its tokens
-        return all(limit is None or (value <= limit if value is not None else name == "tpot") for name, value, limit in pairs)
-
-
-def token_count(record: RequestRecord) -> int:
-    """Tokens of the answer: the server's usage, else our own count, else one per chunk."""
-    for count in (record.completion_tokens, record.counted_tokens):
-        if count is not None:
-            return count
-    return len(record.chunk_ns)
-
-
-def tokens_per_chunk(records: Sequence[RequestRecord]) -> float:
-    """Over all answers with text; 1.0 where none has any."""
-    pairs = [(token_count(record), len(record.chunk_ns)) for record in records if record.ok and record.chunk_ns]
-    num_chunks = sum(chunks for _, chunks in pairs)
-    return sum(tokens for tokens, _ in pairs) / num_chunks if num_chunks else 1.0
-
-
-def spread_tokens(record: RequestRecord) -> list[int]:
-    """How many tokens each chunk of one answer holds: [number of chunks], each at least 1 where the total allows it.
-
-    Exact where the server counts in every chunk; else the total is shared out by the characters of the chunks.
-    """
-    num_chunks = len(record.chunk_ns)
-    if record.chunk_tokens and len(record.chunk_tokens) == num_chunks:
-        counts = np.diff(np.asarray([0, *record.chunk_tokens]))
-        return [int(count) for count in np.maximum(counts, 0)]
-    extra = token_count(record) - num_chunks
-    if extra <= 0:
-        return [1] * num_chunks
-    shares = np.asarray(record.chunk_chars, dtype=np.float64)
-    ends = np.round(np.cumsum(shares) / shares.sum() * extra).astype(int)
-    return [1 + int(more) for more in np.diff(np.concatenate(([0], ends)))]
-
-
-def request_metrics(record: RequestRecord, *, spread: bool) -> RequestMetrics:
-    """Metrics of one request that ended well."""
-    times = record.chunk_ns
-    num_tokens = token_count(record)
-    end_ns = record.finish_ns or record.end_ns
-    gaps = [(later - earlier) / 1e6 for earlier, later in pairwise(times)]
-    counts = spread_tokens(record) if spread else [1] * len(times)
-    itl = [gap / count for gap, count in zip(gaps, counts[1:], strict=True) for _ in range(count)]
-    after_first = num_tokens - counts[0] if times else 0
-    # tokens that came with the first chunk took no time after it, so they are not among those the time is shared by
-    tpot = (_last_token_ns(record) - times[0]) / 1e6 / after_first if len(times) > 1 and after_first > 0 else None
-    return RequestMetrics(
-        ttft_ms=(times[0] - record.intended_ns) / 1e6 if times else None,
-        tpot_ms=tpot,
-        e2e_ms=(end_ns - record.intended_ns) / 1e6,
-        ttft_from_send_ms=(times[0] - record.sent_ns) / 1e6 if times else None,
-        send_wait_ms=(record.sent_ns - record.intended_ns) / 1e6,
-        num_tokens=num_tokens,
-        itl_ms=itl,
-        chunk_gap_ms=gaps,
-    )
-
-
-def _last_token_ns(record: RequestRecord) -> int:
-    """When the last counted token was there: an end token that the server counts has no text, only a finish reason."""
-    counts_the_end = record.finish_reason == "stop" and token_count(record) > len(record.chunk_ns)
-    return max(record.chunk_ns[-1], record.finish_ns) if counts_the_end else record.chunk_ns[-1]
-
-
 PER_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms", "ttft_from_send_ms", "send_wait_ms")
 PER_TOKEN = ("itl_ms", "chunk_gap_ms")
 
@@ -133,14 +34,22 @@ def summarize(records: Sequence[RequestRecord], targets: Targets, window: Window
     ratio = tokens_per_chunk(answered)
     spread = ratio > SPREAD_FROM
     metrics = [request_metrics(record, spread=spread) for record in answered]
+    throughput = _throughput(measured, records, metrics, spread, window)
     return {
         "requests": _requests(measured, records),
         "latency": _latency(metrics),
-        "throughput": _throughput(measured, records, metrics, spread, window),
-        "goodput": _goodput(metrics, len(_judged(measured)), targets, measured),
+        "throughput": throughput,
+        "goodput": _goodput(answered, metrics, len(_judged(measured)), targets, throughput["duration_s"], window),
         "tokens": _tokens(answered, ratio, spread),
-        "samples": _samples(answered, metrics),
+        "samples": {**_samples(answered, metrics), **_outcomes(measured, metrics, targets)},
     }
+
+
+def tokens_per_chunk(records: Sequence[RequestRecord]) -> float:
+    """Over all answers with text; 1.0 where none has any."""
+    pairs = [(token_count(record), len(record.chunk_ns)) for record in records if record.ok and record.chunk_ns]
+    num_chunks = sum(chunks for _, chunks in pairs)
+    return sum(tokens for tokens, _ in pairs) / num_chunks if num_chunks else 1.0
 
 
 def _judged(measured: Sequence[RequestRecord]) -> list[RequestRecord]:
@@ -229,17 +138,26 @@ def _tokens_inside(records: Sequence[RequestRecord], start_ns: int, end_ns: int,
 
 
 def _goodput(
-    metrics: Sequence[RequestMetrics], num_judged: int, targets: Targets, measured: Sequence[RequestRecord]
+    answered: Sequence[RequestRecord],
+    metrics: Sequence[RequestMetrics],
+    num_judged: int,
+    targets: Targets,
+    duration_s: float,
+    window: Window | None,
 ) -> dict[str, Any] | None:
+    """The share is that of all requests; the rate is over the same window as the throughput, or they could not be compared."""
     if not targets.any:
         return None
     good = [one.meets(targets) for one in metrics]
-    answered = [record for record in measured if record.ok]
-    span_s = (max((r.finish_ns or r.end_ns for r in answered), default=0) - measured[0].intended_ns) / 1e9 if measured else 0.0
+    until_ns = window.end_ns if window and window.end_ns else None
+    inside = sum(
+        ok and (until_ns is None or (record.finish_ns or record.end_ns) <= until_ns)
+        for record, ok in zip(answered, good, strict=True)
+    )
     return {
         "targets": {name: getattr(targets, name) for name in ("ttft_ms", "tpot_ms", "e2e_ms") if getattr(targets, name)},
         "share": sum(good) / num_judged if num_judged else 0.0,
-        "requests_per_s": sum(good) / span_s if span_s > 0 else 0.0,
+        "requests_per_s": inside / duration_s if duration_s > 0 else 0.0,
         "output_tokens": sum(one.num_tokens for one, ok in zip(metrics, good, strict=True) if ok),
         "input_tokens": sum(r.prompt_tokens or 0 for r, ok in zip(answered, good, strict=True) if ok),
     }
@@ -276,6 +194,14 @@ def _samples(answered: Sequence[RequestRecord], metrics: Sequence[RequestMetrics
         "itl_every": every,
         **{name: [[_rounded(v) for v in getattr(one, name)] for one in metrics[::every]] for name in PER_TOKEN},
     }
+
+
+def _outcomes(measured: Sequence[RequestRecord], metrics: Sequence[RequestMetrics], targets: Targets) -> dict[str, Any]:
+    """Per request that the server ended, in order of intended time, 0 or 1: an error; all targets met."""
+    meets = iter([one.meets(targets) for one in metrics])
+    judged = _judged(measured)
+    met = [int(next(meets)) if record.ok else 0 for record in judged]
+    return {"failed": [int(not record.ok) for record in judged], "met": met if targets.any else None}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -19,10 +19,11 @@ from hasten.bench.arrivals import arrival_offsets
 from hasten.bench.audit import Monitor, audit
 from hasten.bench.client import BenchClient
 from hasten.bench.cost import token_cost
-from hasten.bench.metrics import Targets, Window, summarize
+from hasten.bench.metrics import Window, summarize
 from hasten.bench.options import BenchOptions
 from hasten.bench.plan import Plan, Progress, base_url, make_plan
 from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import Targets
 from hasten.bench.result import FORMAT
 from hasten.bench.runner import LoadRun, Runner
 from hasten.bench.tokens import WordCounter
