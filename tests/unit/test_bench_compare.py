@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hasten.bench.compare import Change, compare, incomparable, parse_gate, trustworthy
+from hasten.bench.compare import Change, compare, incomparable, parse_gate, sigmas_for, trustworthy
 from hasten.errors import UsageError
 
 PAIRS = 20
 
 
-def _result(rng: np.random.Generator, count: int, *, factor: float = 1.0, sigma: float = 0.1) -> dict[str, Any]:
-    """A run with log-normal latencies, slightly correlated in time as on a shared machine."""
+def _result(
+    rng: np.random.Generator, count: int, *, factor: float = 1.0, sigma: float = 0.1, memory: float | None = None
+) -> dict[str, Any]:
+    """A run with log-normal latencies, slightly correlated in time as on a shared machine.
+
+    `memory`: the correlation of a request with the next (a first-order autoregression), instead of drifts of ten requests.
+    """
     drift = np.repeat(rng.normal(0, sigma / 10, size=count // 10 + 1), 10)[:count]
     ttft = 200.0 * factor * np.exp(rng.normal(0, sigma, size=count) + drift)
+    if memory is not None:
+        ttft = 200.0 * factor * np.exp(sigma * _autoregression(rng, count, memory))
     tpot = 20.0 * factor * np.exp(rng.normal(0, sigma / 4, size=count))
     start = np.cumsum(rng.exponential(0.1 * factor, size=count))
     e2e = ttft + 50 * tpot
@@ -24,7 +32,6 @@ def _result(rng: np.random.Generator, count: int, *, factor: float = 1.0, sigma:
         "url": "x",
         "audit": {"saturated": False},
         "requests": {"ok": count, "measured": count, "errors": 0},
-        "goodput": {"share": 0.9},
         "throughput": {"output_tokens_per_s": 50 * count / float(start[-1])},
         "samples": {
             "start_s": start.tolist(),
@@ -34,16 +41,33 @@ def _result(rng: np.random.Generator, count: int, *, factor: float = 1.0, sigma:
             "e2e_ms": e2e.tolist(),
             "itl_ms": [[float(value)] * 3 for value in tpot],
             "chunk_gap_ms": [[]] * count,
+            "failed": _bursts(rng, count, 0.02 + (factor - 1)),
+            "met": (1 - np.asarray(_bursts(rng, count, 0.1 + (factor - 1)))).tolist(),
         },
     }
 
 
-def _asked_size(gate: str, sigma: float) -> int:
+def _autoregression(rng: np.random.Generator, count: int, memory: float) -> np.ndarray:
+    """Standard normal values, each `memory` times the one before and noise."""
+    values = rng.normal(size=count)
+    for i in range(1, count):
+        values[i] = memory * values[i - 1] + (1 - memory**2) ** 0.5 * values[i]
+    return values
+
+
+def _bursts(rng: np.random.Generator, count: int, share: float, length: int = 5) -> list[int]:
+    """0 and 1, the ones in runs of `length`, `share` of all on average."""
+    begins = rng.random(count) < -np.log(1 - min(0.99, max(0.0, share))) / length
+    return (np.convolve(begins, np.ones(length))[:count] > 0).astype(int).tolist()
+
+
+def _asked_size(gate: str, sigma: float, memory: float | None = None) -> int:
     """Start far too small and give it what it asks for until it is content, as a user would."""
     rng = np.random.default_rng(1)
     count = 100
     while True:
-        change = compare(_result(rng, count, sigma=sigma), _result(rng, count, sigma=sigma), parse_gate(gate))
+        a, b = (_result(rng, count, sigma=sigma, memory=memory) for _ in range(2))
+        change = compare(a, b, parse_gate(gate))
         assert change.needed is not None
         if change.needed <= count:
             return count
@@ -52,20 +76,40 @@ def _asked_size(gate: str, sigma: float) -> int:
         count = change.needed
 
 
-@pytest.mark.parametrize(("gate", "sigma"), [("ttft_p50:5%", 0.15), ("ttft_p99:5%", 0.05), ("e2e_mean:2%", 0.1)])
-def test_the_gate_at_the_size_it_asks_for(gate: str, sigma: float) -> None:
-    count = _asked_size(gate, sigma)
+@pytest.mark.parametrize(
+    ("gate", "sigma", "memory"),
+    [
+        ("ttft_p50:5%", 0.15, None),
+        ("ttft_p99:5%", 0.05, None),
+        ("e2e_mean:2%", 0.1, None),
+        ("ttft_p50:5%", 0.15, 0.9),
+        ("output_tokens_per_s:10%", 0.05, None),
+        ("error_rate:3%", 0.1, None),
+        ("goodput:5%", 0.1, None),
+    ],
+)
+def test_the_gate_at_the_size_it_asks_for(gate: str, sigma: float, memory: float | None) -> None:
+    count = _asked_size(gate, sigma, memory)
     factor = 1 + parse_gate(gate).threshold
     rng = np.random.default_rng(2)
-    noise = [
-        compare(_result(rng, count, sigma=sigma), _result(rng, count, sigma=sigma), parse_gate(gate)) for _ in range(PAIRS)
-    ]
-    planted = [
-        compare(_result(rng, count, sigma=sigma), _result(rng, count, sigma=sigma, factor=factor), parse_gate(gate))
-        for _ in range(PAIRS)
-    ]
-    assert sum(change.verdict == "worse" for change in noise) <= 1
-    assert sum(change.verdict == "worse" for change in planted) >= 19
+
+    def once(factor: float) -> str:
+        a, b = (_result(rng, count, sigma=sigma, memory=memory, factor=one) for one in (1.0, factor))
+        return compare(a, b, parse_gate(gate)).verdict
+
+    assert sum(once(1.0) == "worse" for _ in range(PAIRS)) <= 1
+    assert sum(once(factor) == "worse" for _ in range(PAIRS)) >= 19
+
+
+def test_many_metrics_at_once_name_no_more_by_chance() -> None:
+    """Each metric alone may be wrong in 1 of 80 pairs; seven at 2.5 standard errors would be in 1 of 12."""
+    for num_tests in (1, 2, 7):
+        alone = 2 * (1 - NormalDist().cdf(sigmas_for(num_tests)))
+        assert 1 - (1 - alone) ** num_tests <= 0.0251
+    rng = np.random.default_rng(11)
+    a, b = _result(rng, 1000), _result(rng, 1000, factor=1.02)
+    one, of_seven = (compare(a, b, None, "ttft_p50", num_tests=n) for n in (1, 7))
+    assert of_seven.low < one.low < one.high < of_seven.high
 
 
 def _one(gate: str, factor: float, count: int = 2000, **more: Any) -> Change:
@@ -109,15 +153,35 @@ def test_a_tail_seen_by_few_requests_gets_no_verdict() -> None:
 def test_shares() -> None:
     rng = np.random.default_rng(3)
     a, b = _result(rng, 1000), _result(rng, 1000)
-    b["requests"]["errors"] = 40
+    a["samples"]["failed"] = [0] * 1000
+    b["samples"]["failed"] = ([1] + [0] * 24) * 40
     assert compare(a, b, parse_gate("error_rate:3%")).verdict == "worse"
-    b["requests"]["errors"] = 1
+    b["samples"]["failed"] = [1] + [0] * 999
     assert compare(a, b, parse_gate("error_rate:3%")).verdict == "same"
-    b["goodput"]["share"] = 0.7
+    a["samples"]["met"], b["samples"]["met"] = ([1] * 9 + [0]) * 100, ([1] * 7 + [0] * 3) * 100
     assert compare(a, b, parse_gate("goodput:10%")).verdict == "worse"
-    b["goodput"] = None
+    b["samples"]["met"] = None
     with pytest.raises(UsageError, match="targets"):
         compare(a, b, parse_gate("goodput:10%"))
+
+
+def test_errors_in_one_burst_prove_less_than_as_many_apart() -> None:
+    """40 of 1000 failed: one stall, or a rate of 4 %?"""
+    rng = np.random.default_rng(3)
+    a, apart, burst = (_result(rng, 1000) for _ in range(3))
+    a["samples"]["failed"] = [0] * 1000
+    apart["samples"]["failed"] = ([1] + [0] * 24) * 40
+    burst["samples"]["failed"] = [0] * 500 + [1] * 40 + [0] * 460
+    changes = [compare(a, b, parse_gate("error_rate:3%")) for b in (apart, burst)]
+    assert changes[0].b == changes[1].b == 0.04
+    assert [change.verdict for change in changes] == ["worse", "cannot tell"]
+
+
+def test_few_requests_without_an_error_do_not_prove_there_are_none() -> None:
+    rng = np.random.default_rng(3)
+    a, b = _result(rng, 40), _result(rng, 40)
+    a["samples"]["failed"] = b["samples"]["failed"] = [0] * 40
+    assert compare(a, b, parse_gate("error_rate:3%")).verdict == "cannot tell"
 
 
 def test_without_a_gate_only_what_is_beyond_the_noise_is_named() -> None:

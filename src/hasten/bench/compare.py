@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from hasten.bench.stats import QUANTILES, Floats, block_ids, bootstrap, least_co
 from hasten.errors import UsageError
 
 SIGMAS = 2.5
+_MAX_FALSE = 0.025  # chance that any of several tests without a gate names a difference that is none
 _NUM_DRAWS = 400  # the SE of an SE from 400 draws is 3.5 %
 _MARGIN = 1.5  # asked sample sizes come from an SE that is itself an estimate, 10 % from 50 blocks: 22 % is two of its sigmas
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms", "itl": "itl_ms", "gap": "chunk_gap_ms"}
@@ -43,7 +45,8 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """B against A. `change` is signed so that more is worse; `low` and `high` are `change` ∓ SIGMAS standard errors."""
+    """B against A. `change` is signed so that more is worse; `low` and `high` are `change` ∓ SIGMAS standard errors, or more
+    of them where many metrics are tested (`sigmas_for`)."""
 
     metric: str
     a: float
@@ -95,9 +98,17 @@ def parse_gate(text: str) -> Gate:
     return Gate(metric, threshold)
 
 
-def compare(a: dict[str, Any], b: dict[str, Any], gate: Gate | None, metric: str | None = None) -> Change:
+def sigmas_for(num_tests: int) -> float:
+    """Standard errors that a difference must exceed where so many metrics are looked at, and any of them may stand out."""
+    return max(SIGMAS, NormalDist().inv_cdf(1 - _MAX_FALSE / num_tests / 2))
+
+
+def compare(
+    a: dict[str, Any], b: dict[str, Any], gate: Gate | None, metric: str | None = None, *, num_tests: int = 1
+) -> Change:
     """Test one metric of two results. Without a gate the verdict says only whether there is a difference beyond the noise.
 
+    `num_tests`: how many metrics are tested without a gate; the more, the further off must one be to be named.
     Raises: UsageError when a side has no samples of it.
     """
     name = gate.metric if gate else metric or ""
@@ -110,14 +121,17 @@ def compare(a: dict[str, Any], b: dict[str, Any], gate: Gate | None, metric: str
     spread = draws_b - draws_a if absolute else draws_b / draws_a - 1
     error = float(np.std(spread))
     error = error if math.isfinite(error) else math.inf
-    low, high = change - SIGMAS * error, change + SIGMAS * error
+    sigmas = SIGMAS if gate else sigmas_for(num_tests)
+    low, high = change - sigmas * error, change + sigmas * error
     threshold = gate.threshold if gate else None
-    verdict, needed = _judge(change, error, threshold, min(num_a, num_b), least)
+    verdict, needed = _judge(change, error, sigmas, threshold, min(num_a, num_b), least)
     return Change(name, value_a, value_b, change, low, high, threshold, num_a, num_b, needed, verdict)
 
 
-def _judge(change: float, error: float, threshold: float | None, count: int, least: int) -> tuple[Verdict, int | None]:
-    sure = abs(change) >= SIGMAS * error and error > 0 and count >= least
+def _judge(
+    change: float, error: float, sigmas: float, threshold: float | None, count: int, least: int
+) -> tuple[Verdict, int | None]:
+    sure = abs(change) >= sigmas * error and error > 0 and count >= least
     if not math.isfinite(error):
         return "cannot tell", None if threshold is None else max(least, 2 * count)
     if threshold is None:
@@ -141,13 +155,8 @@ def _least(name: str) -> int:
 
 def _estimate(result: dict[str, Any], name: str, *, seed: int) -> tuple[float, Floats, int]:
     """The metric, bootstrap draws of it, and the number of requests behind it."""
-    if name == "error_rate":
-        return _share(result["requests"]["errors"], result["requests"]["measured"], seed)
-    if name == "goodput":
-        if result.get("goodput") is None:
-            raise UsageError("goodput needs targets: run both sides with --ttft-ms, --tpot-ms or --e2e-ms")
-        num_measured = result["requests"]["measured"]
-        return _share(round(result["goodput"]["share"] * num_measured), num_measured, seed)
+    if name in ("error_rate", "goodput"):
+        return _share(result, "failed" if name == "error_rate" else "met", seed)
     if name == "output_tokens_per_s":
         return _throughput(result, seed)
     base, _, stat = name.rpartition("_")
@@ -168,12 +177,19 @@ def _estimate(result: dict[str, Any], name: str, *, seed: int) -> tuple[float, F
     return point, bootstrap(values, owner, [stat], num_draws=_NUM_DRAWS, seed=seed)[stat], len(rows)
 
 
-def _share(count: int, total: int, seed: int) -> tuple[float, Floats, int]:
-    if not total:
-        raise UsageError("a result without requests cannot be compared")
+def _share(result: dict[str, Any], what: str, seed: int) -> tuple[float, Floats, int]:
+    """A share of all requests; errors come in bursts, so blocks of neighbours are drawn here, too."""
+    outcomes = result["samples"].get(what)
+    if outcomes is None and what == "met":
+        raise UsageError("goodput needs targets: run both sides with --ttft-ms, --tpot-ms or --e2e-ms")
+    if not outcomes:
+        raise UsageError(f"{result.get('url', 'a result')} does not say how each request ended: measure it again")
+    values = np.asarray(outcomes, dtype=np.float64)
+    total, count = len(values), int(values.sum())
+    drawn = bootstrap(values, block_ids(total), ["mean"], num_draws=_NUM_DRAWS, seed=seed)["mean"]
     # one success and one failure more than seen (Agresti and Coull): no error among 100 does not prove a rate of 0
-    draws = np.random.default_rng(seed).binomial(total, (count + 1) / (total + 2), size=_NUM_DRAWS) / total
-    return count / total, draws, total
+    rare = np.random.default_rng(seed).binomial(total, (count + 1) / (total + 2), size=_NUM_DRAWS) / total
+    return count / total, drawn if drawn.std() > rare.std() else rare, total
 
 
 def _throughput(result: dict[str, Any], seed: int) -> tuple[float, Floats, int]:

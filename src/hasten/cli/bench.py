@@ -120,7 +120,8 @@ def compare(
         return EXIT_FAILED
     changes = [test(*results, gate) for gate in gates]
     if not gates:
-        changes = [test(*results, None, name) for name in _USUAL if _has(results, name)]
+        names = [name for name in _USUAL if _has(results, name)]
+        changes = [test(*results, None, name, num_tests=len(names)) for name in names]
     made = compare_report(changes, str(a), str(b))
     if report is not None:
         _write_report(made, report)
