@@ -12,6 +12,9 @@
 #include "kernels/quantize-inl.h"
 #include "kernels/sampling-inl.h"
 #include "kernels/unpack_row-inl.h"
+// clang-format off: the table comes after the loops
+#include "kernels/table-inl.h"
+// clang-format on
 
 namespace hasten {
 
@@ -22,25 +25,6 @@ extern const KernelTable kEmulatedAvx512Kernels;  // beside the real one, in the
 #define HASTEN_AVX512_TABLE kAvx512Kernels
 #endif
 
-const KernelTable HASTEN_AVX512_TABLE = {
-    .isa = Isa::kAvx512,
-    .quantize_rows = quantize_rows,
-    .matmul_quantized = matmul_quantized,
-    .matmul_dense = matmul_dense,
-    .unpack_row = unpack_row,
-    .rms_norm = rms_norm,
-    .add = add,
-    .silu_mul = silu_mul,
-    .rope = rope,
-    .hadamard = hadamard,
-    .write_k = write_k,
-    .write_v = write_v,
-    .attend_span = attend_span,
-    .attend_merge = attend_merge,
-    .attend_finish = attend_finish,
-    .argmax = argmax,
-    .log_sum_exp = log_sum_exp,
-    .exp_scaled = exp_scaled,
-};
+constinit const KernelTable HASTEN_AVX512_TABLE = table_of(Isa::kAvx512);
 
 }  // namespace hasten

@@ -10,28 +10,12 @@
 #include "kernels/quantize-inl.h"
 #include "kernels/sampling-inl.h"
 #include "kernels/unpack_row-inl.h"
+// clang-format off: the table comes after the loops
+#include "kernels/table-inl.h"
+// clang-format on
 
 namespace hasten {
 
-const KernelTable kScalarKernels = {
-    .isa = Isa::kScalar,
-    .quantize_rows = quantize_rows,
-    .matmul_quantized = matmul_quantized,
-    .matmul_dense = matmul_dense,
-    .unpack_row = unpack_row,
-    .rms_norm = rms_norm,
-    .add = add,
-    .silu_mul = silu_mul,
-    .rope = rope,
-    .hadamard = hadamard,
-    .write_k = write_k,
-    .write_v = write_v,
-    .attend_span = attend_span,
-    .attend_merge = attend_merge,
-    .attend_finish = attend_finish,
-    .argmax = argmax,
-    .log_sum_exp = log_sum_exp,
-    .exp_scaled = exp_scaled,
-};
+constinit const KernelTable kScalarKernels = table_of(Isa::kScalar);
 
 }  // namespace hasten

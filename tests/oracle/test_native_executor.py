@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hasten.engine.executor import BadPlan
 from hasten.engine.native import NativeExecutor, scratch_bytes, weight_bytes
-from hasten.engine.reference_state import BadPlan
 from hasten.errors import DoesNotFit, EngineStopped, Unsupported, UsageError
 from hasten.request import SamplingParams
 from hasten.scheduler.plan import NewRequest, ScheduledChunk, StepPlan, table_update

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
+from hasten.engine.executor import BadPlan
 from hasten.engine.reference import ReferenceExecutor
-from hasten.engine.reference_state import BadPlan
 from hasten.errors import EngineStopped
 from hasten.kv_store import KvLayout
 from hasten.request import SamplingParams

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from typing import Any, cast
 
@@ -10,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 import hasten._kernels as _kernels
-from hasten.engine.executor import ExecutorInfo
-from hasten.engine.reference_state import BadPlan
+from hasten.engine.executor import BadPlan, ExecutorInfo, make_info
 from hasten.errors import DoesNotFit, EngineStopped, Unsupported, UsageError
-from hasten.kv_store import BLOCK_SIZE, KvLayout, KvStoreFormat
+from hasten.kv_store import KvLayout, KvStoreFormat
 from hasten.models.spec import EMBED, FINAL_NORM, HEAD, LAYER_TENSORS, ModelSpec, layer_tensor
 from hasten.quant import FORMATS
 from hasten.request import SamplingParams, TokenLogprobs
@@ -78,17 +76,15 @@ class NativeExecutor:
         self._lock = threading.Lock()  # between cancel() from any thread and the end of the step it means
         self._running: NativeStep | None = None
         formats = _formats(checkpoint)
-        profile = f"native {NUMERICS_VERSION} {checkpoint.fingerprint} {formats} kv={kv_format}"
-        self._info = ExecutorInfo(
+        self._info = make_info(
+            layout,
             num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
             vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens,
             weight_bytes=self._model.weight_bytes,
-            kv_bytes=num_blocks * layout.block_bytes,
             scratch_bytes=self._model.scratch_bytes,
-            numerics_profile=hashlib.blake2b(profile.encode(), digest_size=6).hexdigest(),
+            profile=f"native {NUMERICS_VERSION} {checkpoint.fingerprint} {formats} kv={kv_format}",
             description={
                 "executor": "native",
                 "isa": self._model.isa,

@@ -5,16 +5,14 @@ Slow and obvious. It says what a step means; the native executor is tested besid
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hasten.engine.executor import ExecutorInfo
-from hasten.engine.reference_state import BadPlan, LiveRequest, RequestTable
+from hasten.engine.executor import BadPlan, ExecutorInfo, make_info
+from hasten.engine.reference_state import KnownRequest, RequestTable
 from hasten.errors import EngineStopped
 from hasten.kv_store import BLOCK_SIZE, KvLayout
 from hasten.models.decoder import Decoder, Floats
@@ -80,7 +78,6 @@ class ReferenceExecutor:
         max_model_len: int,
         max_num_batched_tokens: int,
         max_num_seqs: int,
-        **_ignored: Any,
     ) -> None:
         spec = checkpoint.spec
         layout = KvLayout("f32", spec.num_layers, spec.num_kv_heads, spec.head_dim)
@@ -89,17 +86,15 @@ class ReferenceExecutor:
         self._table = RequestTable(spec.vocab_size, num_blocks, max_model_len, max_num_batched_tokens, max_num_seqs)
         self._running: ReferenceStep | None = None
         self._is_closed = False
-        profile = f"reference f32 {checkpoint.fingerprint}"
-        self._info = ExecutorInfo(
+        self._info = make_info(
+            layout,
             num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
             vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
             max_num_batched_tokens=max_num_batched_tokens,
             weight_bytes=self.decoder.weight_bytes,
-            kv_bytes=num_blocks * layout.block_bytes,
             scratch_bytes=0,
-            numerics_profile=hashlib.blake2b(profile.encode(), digest_size=6).hexdigest(),
+            profile=f"reference f32 {checkpoint.fingerprint}",
             description={"executor": "reference", "isa": "numpy", "weights": "f32", "kv": "f32"},
         )
 
@@ -159,7 +154,7 @@ class ReferenceExecutor:
         logprobs = () if num_top is None else (logprobs_of(logits[-1], token_id, num_top),)
         return ChunkResult(chunk.request_id, (token_id,), logprobs, prompt_logprobs)
 
-    def _scored(self, request: LiveRequest, start: int, num_rows: int) -> list[int]:
+    def _scored(self, request: KnownRequest, start: int, num_rows: int) -> list[int]:
         """The prompt tokens that the first of `num_rows` rows of logits, from position `start` on, give logprobs for."""
         if request.sampling.prompt_logprobs is None:
             return []

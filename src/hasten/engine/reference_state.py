@@ -7,18 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hasten.errors import HastenError
+from hasten.engine.executor import BadPlan
 from hasten.kv_store import BLOCK_SIZE
 from hasten.request import RequestId, SamplingParams
 from hasten.scheduler.plan import BlockTableUpdate, NewRequest, ScheduledChunk, StepPlan
 
 
-class BadPlan(HastenError, ValueError):  # noqa: N818 (a plan is bad: never the user's doing)
-    """A plan contradicts what the executor knows."""
-
-
 @dataclass(slots=True)
-class LiveRequest:
+class KnownRequest:
     """Tokens of prompt and output, how to draw, and where the K/V are."""
 
     tokens: list[int]
@@ -33,7 +29,7 @@ class RequestTable:
     def __init__(
         self, vocab_size: int, num_blocks: int, max_model_len: int, max_num_batched_tokens: int, max_num_seqs: int
     ) -> None:
-        self.requests: dict[RequestId, LiveRequest] = {}
+        self.requests: dict[RequestId, KnownRequest] = {}
         self._vocab_size = vocab_size
         self._num_blocks = num_blocks
         self._max_model_len = max_model_len
@@ -58,13 +54,13 @@ class RequestTable:
         for request_id, table in tables.items():
             live[request_id].block_table = table
 
-    def _new(self, new: NewRequest) -> LiveRequest:
+    def _new(self, new: NewRequest) -> KnownRequest:
         tokens = list(new.prompt_token_ids)
         if not 1 <= len(tokens) <= self._max_model_len:
             raise BadPlan(f"request {new.request_id} has {len(tokens)} prompt tokens, 1 to {self._max_model_len} are possible")
         if not 0 <= min(tokens) <= max(tokens) < self._vocab_size:
             raise BadPlan(f"request {new.request_id} has token ids outside the vocabulary of {self._vocab_size}")
-        return LiveRequest(tokens, len(tokens), new.sampling)
+        return KnownRequest(tokens, len(tokens), new.sampling)
 
     def _grown(self, update: BlockTableUpdate, tables: dict[RequestId, npt.NDArray[np.int32]]) -> npt.NDArray[np.int32]:
         old = tables.get(update.request_id)
@@ -80,7 +76,7 @@ class RequestTable:
         return np.concatenate([old[: update.start], ids])
 
     def _check_chunks(
-        self, plan: StepPlan, live: dict[RequestId, LiveRequest], tables: dict[RequestId, npt.NDArray[np.int32]]
+        self, plan: StepPlan, live: dict[RequestId, KnownRequest], tables: dict[RequestId, npt.NDArray[np.int32]]
     ) -> None:
         ids = [chunk.request_id for chunk in plan.chunks]
         if len(set(ids)) != len(ids):
@@ -96,7 +92,7 @@ class RequestTable:
                 raise BadPlan(f"a chunk of request {chunk.request_id}, which is not live")
             self._check_chunk(chunk, live[chunk.request_id], len(tables[chunk.request_id]))
 
-    def _check_chunk(self, chunk: ScheduledChunk, request: LiveRequest, num_blocks: int) -> None:
+    def _check_chunk(self, chunk: ScheduledChunk, request: KnownRequest, num_blocks: int) -> None:
         end = chunk.start + chunk.num_tokens
         what = f"request {chunk.request_id}: chunk of tokens {chunk.start} to {end}"
         if chunk.start < 0 or chunk.num_tokens < 1 or end > len(request.tokens):
