@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,18 @@ def test_ctrl_c_gives_the_report_so_far(tmp_path: Path) -> None:
     assert result["requests"]["errors"] == 0
 
 
+def _all_of(terminal: int) -> bytes:
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # the other side is closed and everything is read
+            return drawn
+        if not piece:
+            return drawn
+        drawn += piece
+
+
 def test_a_terminal_gets_a_live_table_and_a_pipe_does_not(tmp_path: Path) -> None:
     ours, theirs = os.openpty()
     with FakeServer(tokens=4, first_ms=20, gap_ms=5) as server:
@@ -175,16 +188,10 @@ def test_a_terminal_gets_a_live_table_and_a_pipe_does_not(tmp_path: Path) -> Non
         environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
         bench = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
         os.close(theirs)
-        out, _ = bench.communicate(timeout=60)
-    drawn = b""
-    while True:
-        try:
-            piece = os.read(ours, 65536)
-        except OSError:  # the other side is closed and everything is read
-            break
-        if not piece:
-            break
-        drawn += piece
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(_all_of, ours)  # while it draws: a terminal holds 4 KB, and then the writer waits
+            out, _ = bench.communicate(timeout=60)
+            drawn = reading.result(timeout=60)
     os.close(ours)
     assert bench.returncode == 0
     assert b"in flight" in drawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,22 @@ def test_open_loop_keeps_its_times_and_measures_right() -> None:
     assert statistics.median(drift) < 1.0 + outcome.result["audit"]["loop_lag_ms"]["p99"]
     assert outcome.result["audit"]["drift_ms"]["p50"] == pytest.approx(statistics.median(drift), abs=0.05)
     assert outcome.result["throughput"]["offered_per_s"] == pytest.approx(30.0, rel=0.4)  # 60 Poisson arrivals
+
+
+def test_our_own_work_on_a_request_is_done_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt takes milliseconds to encode; none of them may count as the server's."""
+    encode = BenchClient.encode
+
+    def slow(self: BenchClient, request: TraceRequest, request_id: str) -> bytes:
+        end = time.perf_counter() + 0.01
+        while time.perf_counter() < end:
+            pass
+        return encode(self, request, request_id)
+
+    monkeypatch.setattr(BenchClient, "encode", slow)
+    with FakeServer(tokens=1, first_ms=5) as server:
+        outcome = run(server.url, rate=20.0, arrivals="constant", requests=20)
+    assert statistics.median(ms(record.intended_ns, record.ready_ns) for record in outcome.records) < 5
 
 
 def test_fr_058_a_role_only_chunk_is_not_the_first_token() -> None:
@@ -153,8 +170,6 @@ def test_a_duration_ends_the_run_and_warmup_is_apart() -> None:
 
 def test_a_busy_client_says_that_it_is_saturated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece of an answer costs this client 10 ms of CPU: it cannot keep up, and the result is an error."""
-    import time
-
     from hasten.bench.answer import AnswerReader
 
     feed = AnswerReader.feed

@@ -53,8 +53,41 @@ def test_verdicts(cpu: float, lag_ms: float, drift_ms: float, open_loop: bool, s
     assert facts["saturated"] is saturated
     assert [finding["level"] for finding in facts["findings"]] == levels
     assert facts["client_cpu_share"] == pytest.approx(cpu)
-    assert facts["resolution_ms"] == lag_ms
+    assert facts["loop_lag_ms"]["p99"] == lag_ms
     assert facts["drift_ms"]["max"] == drift_ms
+
+
+@pytest.mark.parametrize(("cpu", "words"), [(0.05, "kept off the CPU by others"), (0.7, "by its own work or others'")])
+def test_others_are_blamed_only_where_the_client_had_little_to_do(cpu: float, words: str) -> None:
+    facts = audit(_monitor(cpu=cpu, lag_ms=25.0), _records(0.0), open_loop=False)
+    assert [finding["level"] for finding in facts["findings"]] == ["warning"]
+    assert words in facts["findings"][0]["text"]
+
+
+def test_a_client_that_is_saturated_for_a_part_of_the_run_says_so() -> None:
+    monitor = _monitor(cpu=0.3, lag_ms=0.2)
+    monitor.cpu_shares = [0.1] * 7 + [0.97, 0.99, 0.2]
+    facts = audit(monitor, _records(0.3), open_loop=True)
+    assert not facts["saturated"]
+    assert [finding["level"] for finding in facts["findings"]] == ["warning"]
+    assert "for 2 of 10 seconds" in facts["findings"][0]["text"]
+    assert "99%" in facts["findings"][0]["text"]
+
+
+def test_the_monitor_counts_cpu_second_by_second() -> None:
+    async def main() -> Monitor:
+        async with Monitor() as monitor:
+            await asyncio.sleep(1.05)
+            end_s = time.process_time() + 0.6
+            while time.process_time() < end_s:
+                pass
+            await asyncio.sleep(1.1)
+        return monitor
+
+    shares = asyncio.run(main()).cpu_shares
+    assert len(shares) >= 2
+    assert shares[0] < 0.3
+    assert max(shares) > 2 * shares[0]
 
 
 def test_steal_and_neighbours_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +180,7 @@ def test_releasing_ends_every_wait() -> None:
 
 
 def test_the_live_table_shows_the_last_requests() -> None:
-    run = LoadRun(num_launched=12, num_in_flight=2, start_ns=time.perf_counter_ns() - 3 * 10**9)
+    run = LoadRun(num_launched=12, num_in_flight=2, num_errors=5, start_ns=time.perf_counter_ns() - 3 * 10**9)
     for i in range(10):
         sent = i * 100 * MS
         times = [sent + 50 * MS, sent + 70 * MS, sent + 90 * MS]
@@ -157,7 +190,20 @@ def test_the_live_table_shows_the_last_requests() -> None:
     Console(file=out, width=120).print(LiveTable("bench").table(run, _monitor(cpu=0.1, lag_ms=1.5)))
     row = next(line for line in out.getvalue().splitlines() if "50.0 ms" in line)
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells == ["12", "2", "1", "50.0 ms", "50.0 ms", "20.0 ms", "27", "1.5 ms"]
+    assert cells == ["12", "2", "5", "50.0 ms", "50.0 ms", "20.0 ms", "27", "1.5 ms"]
+
+
+def test_the_live_table_counts_as_the_result_does() -> None:
+    """80 ms between chunks of four tokens: 20 ms a token."""
+    run = LoadRun(start_ns=time.perf_counter_ns())
+    for i in range(3):
+        times = [(100 + 80 * chunk) * MS for chunk in range(15)]
+        facts: dict[str, Any] = {"intended_ns": 0, "chunk_ns": times, "chunk_chars": [20] * 15, "completion_tokens": 60}
+        run.records.append(RequestRecord(id=str(i), end_ns=times[-1], **facts))
+    out = io.StringIO()
+    Console(file=out, width=120).print(LiveTable("bench").table(run, _monitor(cpu=0.1, lag_ms=1.5)))
+    row = next(line for line in out.getvalue().splitlines() if "100.0 ms" in line)
+    assert row.strip("│").split("│")[5].strip() == "20.0 ms"
 
 
 def test_an_empty_live_table_does_not_fail() -> None:
@@ -193,7 +239,19 @@ def test_the_report_says_what_a_reader_must_not_miss() -> None:
     for words in ("client is saturated", "a note", "Chunks hold 4.0 tokens", "EUR per million tokens", "Noise floor", "http"):
         assert words in text
     assert "59 of 60 requests answered" in text
+    assert "prefix cache" not in text
     assert "Interrupted" in report_markdown(result_report(_result(interrupted=True)))
+
+
+def test_a_server_that_knows_the_prompts_is_said() -> None:
+    """Two runs with one seed on a server that keeps prefixes: the second is faster, and not by its own merit."""
+    from hasten.bench.result_report import result_report
+    from hasten.report.markdown import report_markdown
+
+    result = _result()
+    result["tokens"]["cached"] = result["tokens"]["input"] // 2
+    assert "came from the server's prefix cache" in report_markdown(result_report(result))
+    assert "prefix cache" not in report_markdown(result_report({**result, "workload": "prefix: input 9"}))
 
 
 @pytest.mark.full

@@ -233,6 +233,13 @@ def test_runs_of_different_things_are_not_compared(field: str, value: Any) -> No
     assert field in reason
 
 
+def test_other_prompts_of_the_same_kind_are_compared() -> None:
+    """A server that is still running must get a new seed, or its prefix cache answers."""
+    a, b, other = ({"workload": f"plain: input {n}, output 8 tokens, seed {seed}"} for n, seed in ((9, 0), (9, 12), (8, 0)))
+    assert incomparable(a, b) is None
+    assert incomparable(a, other) is not None
+
+
 def test_a_saturated_client_is_not_compared() -> None:
     result = _result(np.random.default_rng(5), 40)
     assert trustworthy(result) is None

@@ -118,7 +118,14 @@ def test_usage_in_every_chunk_is_kept_per_chunk() -> None:
     assert record.chunk_tokens == [2, 6, 7]
 
 
-@pytest.mark.parametrize("garbage", [b"{not json", b"[1]", b"\xff\xfe", b'{"choices": 3}', b""])
+_OTHER_SHAPES = [
+    json.dumps(_delta(content=5)).encode(),
+    json.dumps(_delta(tool_calls=[{"function": "look"}])).encode(),
+    b'{"choices": [{"text": 7}]}',
+]
+
+
+@pytest.mark.parametrize("garbage", [b"{not json", b"[1]", b"\xff\xfe", b'{"choices": 3}', b"", *_OTHER_SHAPES])
 def test_garbage_is_an_error_and_reading_goes_on(garbage: bytes) -> None:
     record = _read(_delta(content="a"), garbage, _delta(content="b"))
     assert (record.error, record.num_garbage, record.chunk_ns) == ("garbage", 1, [1, 3])

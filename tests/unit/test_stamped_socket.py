@@ -16,6 +16,7 @@ BLOCK_MS = 50
 async def _stamps() -> tuple[int, int, int, str]:
     """Times before and after a send to a server whose loop is blocked then, the stamp, and whose it is."""
     listener = listen()
+    time.sleep(0.1)  # the kernel turns stamps on a little after the first socket in the system asks for them
     with socket.create_connection(listener.getsockname()) as peer:
         before_ns = time.perf_counter_ns()
         peer.sendall(b"hello\n")

@@ -54,7 +54,7 @@ def _tool_chars(calls: list[dict[str, Any]]) -> int:
 def _chars(choice: _Choice) -> tuple[int, str]:
     """Characters the model wrote in this choice, and the part that is answer text."""
     if choice.text:
-        return len(choice.text), choice.text
+        return len(choice.text), choice.text if isinstance(choice.text, str) else ""
     delta = choice.delta
     if delta is None:
         return 0, ""
@@ -98,7 +98,8 @@ class AnswerReader:
         record = self.record
         try:
             event = _DECODER.decode(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            written = [_chars(choice) for choice in event.choices]
+        except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, AttributeError):  # not JSON, or of another shape
             record.num_garbage += 1
             if record.error is None:
                 record.error = "garbage"
@@ -107,10 +108,8 @@ class AnswerReader:
         if event.error is not None:
             record.error = "stream_error"
             record.error_detail = str(event.error)[:300]
-        chars = 0
-        for choice in event.choices:
-            more, text = _chars(choice)
-            chars += more
+        chars = sum(count for count, _ in written)
+        for choice, (_, text) in zip(event.choices, written, strict=True):
             if text and self._keep_text:
                 self.text.append(text)
             if choice.finish_reason:  # some servers send "" in every chunk before the last

@@ -52,6 +52,7 @@ class Monitor:
         self._begin: tuple[int, float, CpuTimes | None] = (0, 0.0, None)
         self.wall_s = 0.0
         self.client_cpu_s = 0.0
+        self.cpu_shares: list[float] = []  # of one core, second by second
         self.machine: tuple[CpuTimes, CpuTimes] | None = None
 
     async def __aenter__(self) -> Monitor:
@@ -74,11 +75,17 @@ class Monitor:
             self.machine = (begin_times, end_times)
 
     async def _watch(self, timer: PreciseTimer) -> None:
-        when_ns = time.perf_counter_ns()
+        when_ns = begin_ns = time.perf_counter_ns()
+        begin_cpu_s = time.process_time()
         while True:
             when_ns += _TICK_NS  # also past ticks: each that a blocked loop missed has its own lag
             await timer.wait_until(when_ns)
-            self.lag_ms.append((time.perf_counter_ns() - when_ns) / 1e6)
+            now_ns = time.perf_counter_ns()
+            self.lag_ms.append((now_ns - when_ns) / 1e6)
+            if now_ns - begin_ns >= 1_000_000_000:
+                cpu_s = time.process_time()
+                self.cpu_shares.append((cpu_s - begin_cpu_s) / (now_ns - begin_ns) * 1e9)
+                begin_ns, begin_cpu_s = now_ns, cpu_s
 
     @property
     def cpu_share(self) -> float:
@@ -99,13 +106,14 @@ def audit(monitor: Monitor, records: Sequence[RequestRecord], *, open_loop: bool
     out: dict[str, Any] = {
         "wall_s": monitor.wall_s,
         "client_cpu_share": monitor.cpu_share,
+        "client_cpu_share_max": max([monitor.cpu_share, *monitor.cpu_shares]),
+        "busy_s": sum(share > MAX_CPU_SHARE for share in monitor.cpu_shares),
         "loop_lag_ms": _spread(lag),
         "drift_ms": _spread(drift),
         "drift_limit_ms": drift_limit,
         "num_cpus": os.cpu_count() or 1,
         **_machine(monitor),
     }
-    out["resolution_ms"] = out["loop_lag_ms"]["p99"]
     findings, saturated = _judge(out, open_loop)
     out["saturated"] = saturated
     out["findings"] = findings
@@ -141,9 +149,17 @@ def _judge(facts: dict[str, Any], open_loop: bool) -> tuple[list[dict[str, str]]
         )
         findings.append({"level": "error", "text": text})
     elif late or lag > MAX_DRIFT_MS:
+        # with little work of its own it was waiting for a core; with much it may have been its own work
+        who = "kept off the CPU by others" if cpu < MAX_CPU_SHARE / 2 else "behind, by its own work or others'"
         text = (
-            f"the client was kept off the CPU by others: loop lag {lag:.1f} ms, send drift {drift:.1f} ms at p99, though "
-            f"it used only {cpu:.0%} of a core. Differences below {lag:.1f} ms are not resolved"
+            f"the client was {who}: loop lag {lag:.1f} ms, send drift {drift:.1f} ms at p99, while it used {cpu:.0%} of a "
+            f"core. Differences below {lag:.1f} ms are not resolved"
+        )
+        findings.append({"level": "warning", "text": text})
+    if facts["busy_s"] and not saturated:
+        text = (
+            f"for {facts['busy_s']} of {facts['wall_s']:.0f} seconds the client used more than {MAX_CPU_SHARE:.0%} of a core "
+            f"(at most {facts['client_cpu_share_max']:.0%}): what was measured then describes the client"
         )
         findings.append({"level": "warning", "text": text})
     steal = facts["steal_share"]

@@ -128,6 +128,10 @@ class _Exchange:
                 self.record.error_detail = str(error) if error else "the connection closed before an answer"
         self._finish(now_ns)
 
+    def on_bug(self, error: BaseException) -> None:
+        if not self.finished.done():
+            self.finished.set_exception(error)
+
     def _finish(self, now_ns: int) -> None:
         if not self.finished.done():
             self.record.end_ns = now_ns

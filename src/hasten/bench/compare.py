@@ -15,6 +15,7 @@ it: interleave the runs, and compare A with A first.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -238,8 +239,13 @@ def trustworthy(result: dict[str, Any]) -> str | None:
 def incomparable(a: dict[str, Any], b: dict[str, Any]) -> str | None:
     """Why two results measure different things, or None: another load, workload or (for goodput) other targets."""
     for name in ("workload", "load", "targets"):
-        one, other = a.get(name), b.get(name)
-        if one != other:
-            texts = [value.get("text", value) if isinstance(value, dict) else value for value in (one, other)]
+        texts = [_said(result.get(name)) for result in (a, b)]
+        if texts[0] != texts[1]:
             return f"their {name} differs: {texts[0]} against {texts[1]}"
     return None
+
+
+def _said(value: Any) -> Any:
+    """A load's text, and a workload's without its seed: other prompts of the same kind are comparable."""
+    text = value.get("text", value) if isinstance(value, dict) else value
+    return re.sub(r", seed -?\d+", "", text) if isinstance(text, str) else text

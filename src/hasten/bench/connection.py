@@ -54,6 +54,7 @@ class Exchange(Protocol):
     def on_body(self, data: bytes, now_ns: int) -> None: ...
     def on_complete(self, now_ns: int) -> None: ...
     def on_lost(self, error: Exception | None, now_ns: int) -> None: ...
+    def on_bug(self, error: BaseException) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -99,6 +100,11 @@ class Connection(asyncio.Protocol):
         self._now_ns = now_ns
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:  # raised by us: no fault of the server's
+            exchange, self._exchange = self._exchange, None
+            if exchange is not None:
+                exchange.on_bug(error.__context__ or error)
+            self.abort()
         except httptools.HttpParserError as error:
             self._lost(error)
             self.abort()
@@ -148,7 +154,11 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Keeps finished connections open; at most `max_connections` at a time, waiters first come first served."""
+    """Keeps finished connections open; at most `max_connections` at a time, waiters first come first served.
+
+    A connection, or the room for one, goes from hand to hand: while anybody waits nothing is idle and no room is free, so
+    nobody who comes later can be faster.
+    """
 
     def __init__(self, endpoint: Endpoint, *, max_connections: int) -> None:
         self.endpoint = endpoint
@@ -156,7 +166,7 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._num_opening = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[Connection | None]] = deque()  # None: room for a new one
         self._arrived: list[tuple[Connection, bytes, int]] = []
         self._ssl = ssl_module.create_default_context() if endpoint.tls else None
 
@@ -174,29 +184,57 @@ class ConnectionPool:
 
     async def acquire(self, *, fresh: bool = False) -> Connection:
         """An idle connection or, with `fresh` or when there is none, a new one. Raises OSError."""
+        first = fresh
         while True:
-            while self._idle and not fresh:
-                connection = self._idle.pop()
-                if not connection.closed:
-                    return connection
-            if len(self._open) + self._num_opening < self._max:
+            has_room = fresh and self._reserve()
+            connection = None if has_room else self._pop_idle()
+            if connection is None and not has_room and not self._reserve():
+                connection = await self._turn(first=first)
+            if connection is None:
                 return await self._connect()
-            if self._idle:  # fresh wanted at the limit: make room
-                self._idle.pop().abort()
-                await asyncio.sleep(0)
-                continue
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                if waiter.done() and not waiter.cancelled():
-                    self._wake()  # the turn was ours; pass it on
-                raise
+            if connection.closed:  # between the hand-over and now
+                first = True
+            elif not fresh:
+                return connection
+            else:  # fresh wanted at the limit: take the room of this one
+                self._open.discard(connection)
+                self._num_opening += 1
+                connection.abort()
+                return await self._connect()
+
+    def _reserve(self) -> bool:
+        """Take room for a new connection, if there is any."""
+        if len(self._open) + self._num_opening >= self._max:
+            return False
+        self._num_opening += 1
+        return True
+
+    def _pop_idle(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+        return None
+
+    async def _turn(self, *, first: bool) -> Connection | None:
+        """Wait for a connection, or for room (None); with `first` before all others."""
+        waiter: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        (self._waiters.appendleft if first else self._waiters.append)(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():  # the turn was ours; pass it on
+                connection = waiter.result()
+                if connection is None:
+                    self._num_opening -= 1
+                else:
+                    self._idle.append(connection)
+                self._wake()
+            raise
 
     async def _connect(self) -> Connection:
+        """Open one in room that is reserved."""
         loop = asyncio.get_running_loop()
-        self._num_opening += 1
         try:
             _, connection = await loop.create_connection(
                 lambda: Connection(self), self.endpoint.host, self.endpoint.port, ssl=self._ssl
@@ -221,14 +259,13 @@ class ConnectionPool:
 
     def _wake(self) -> None:
         while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
+            if self._waiters[0].done():
+                self._waiters.popleft()
+                continue
+            connection = self._pop_idle()
+            if connection is None and not self._reserve():
                 return
-
-    @property
-    def num_open(self) -> int:
-        return len(self._open)
+            self._waiters.popleft().set_result(connection)
 
     async def close(self) -> None:
         for connection in list(self._open):

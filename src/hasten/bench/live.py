@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from hasten.bench.audit import Monitor
+from hasten.bench.metrics import SPREAD_FROM, tokens_per_chunk
 from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import request_metrics, token_count
 from hasten.bench.runner import LoadRun
 from hasten.bench.session import elapsed_s
+from hasten.bench.stats import quantile
 
 _RECENT = 200  # requests the moving figures are made of
 _REDRAW_S = 0.2
@@ -50,7 +53,10 @@ class LiveTable:
         """The figures of the last requests, and how the client does."""
         ended = [record for record in run.records[-4 * _RECENT :] if record.end_ns][-_RECENT:]
         good = [record for record in ended if record.ok and record.chunk_ns]
-        ttft = [(record.chunk_ns[0] - record.intended_ns) / 1e6 for record in good]
+        spread = tokens_per_chunk(good) > SPREAD_FROM
+        metrics = [request_metrics(record, spread=spread) for record in good]
+        ttft = [one.ttft_ms for one in metrics if one.ttft_ms is not None]
+        tpot = [one.tpot_ms for one in metrics if one.tpot_ms is not None]
         table = Table(title=f"{self._title} · {elapsed_s(run):.0f} s", title_justify="left")
         for name in ("sent", "in flight", "errors", "TTFT p50", "TTFT p95", "TPOT p50", "tokens/s", "loop lag max"):
             table.add_column(name, justify="right")
@@ -58,31 +64,26 @@ class LiveTable:
         table.add_row(
             f"{run.num_launched}",
             f"{run.num_in_flight}",
-            f"{sum(not record.ok for record in ended)}",
-            _ms(statistics.median(ttft) if ttft else None),
-            _ms(sorted(ttft)[int(len(ttft) * 0.95)] if ttft else None),
-            _ms(_tpot(good)),
+            f"{run.num_errors}",
+            _ms(_quantile(ttft, 0.5)),
+            _ms(_quantile(ttft, 0.95)),
+            _ms(_quantile(tpot, 0.5)),
             f"{_token_rate(good):,.0f}",
             _ms(max(recent_lag, default=None)),
         )
         return table
 
 
+def _quantile(values: Sequence[float], q: float) -> float | None:
+    return quantile(np.asarray(values), q) if values else None
+
+
 def _ms(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f} ms"
-
-
-def _tpot(good: Sequence[RequestRecord]) -> float | None:
-    values = [
-        (record.chunk_ns[-1] - record.chunk_ns[0]) / 1e6 / max(1, (record.completion_tokens or len(record.chunk_ns)) - 1)
-        for record in good
-        if len(record.chunk_ns) > 1
-    ]
-    return statistics.median(values) if values else None
 
 
 def _token_rate(good: Sequence[RequestRecord]) -> float:
     if len(good) < 2:
         return 0.0
     span_s = (max(record.end_ns for record in good) - min(record.intended_ns for record in good)) / 1e9
-    return sum(record.completion_tokens or len(record.chunk_ns) for record in good) / max(1e-9, span_s)
+    return sum(map(token_count, good)) / max(1e-9, span_s)

@@ -20,7 +20,7 @@ class BenchOptions:
     api: Api = option("chat", "endpoint: chat or completions")
     concurrency: int = option(1, "closed loop: users who each wait for an answer before they ask again")
     rate: float | None = option(
-        None, "open loop: requests per second, sent whether or not earlier ones are answered; auto: off"
+        None, "open loop: requests (chat: conversations) per second, whether or not earlier ones are answered; auto: off"
     )
     arrivals: Arrivals = option("poisson", "open loop: poisson (independent users), constant, or bursts")
     burst_size: int = option(8, "requests that arrive at one instant with --arrivals bursts")

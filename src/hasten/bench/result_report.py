@@ -112,6 +112,12 @@ def _findings(result: dict[str, Any]) -> tuple[Note, ...]:
     if tokens["prompts_off_length"]:
         text = f"{tokens['prompts_off_length']} of {tokens['prompts_checked']} prompts did not have the asked number of tokens."
         notes.append(Note("warning", text))
+    if result["workload"].startswith("plain") and tokens["cached"] > 0.1 * tokens["input"]:
+        share = f"{tokens['cached'] / tokens['input']:.0%}"
+        text = (
+            f"{share} of the input came from the server's prefix cache: it has seen these prompts (another --seed makes new)."
+        )
+        notes.append(Note("warning", text))
     if tokens["answers_short_of_max"]:
         notes.append(
             Note("info", f"{tokens['answers_short_of_max']} answers ended before max_tokens (--ignore-eos asks for all).")
@@ -219,6 +225,7 @@ def _audit_table(result: dict[str, Any]) -> Table:
     audit = result["audit"]
     rows: list[tuple[str, float | str | None]] = [
         ("client CPU (% of one core)", audit["client_cpu_share"] * 100),
+        ("client CPU in its busiest second (%)", audit["client_cpu_share_max"] * 100),
         ("event-loop lag p50 (ms)", audit["loop_lag_ms"]["p50"]),
         ("event-loop lag p99 (ms)", audit["loop_lag_ms"]["p99"]),
         ("event-loop lag max (ms)", audit["loop_lag_ms"]["max"]),

@@ -27,6 +27,7 @@ class LoadRun:
     launch_end_ns: int = 0
     num_in_flight: int = 0
     num_launched: int = 0
+    num_errors: int = 0
     num_not_sent: int = 0  # turns of conversations after one that failed
     interrupted: bool = False
 
@@ -40,6 +41,15 @@ class Limits:
     num_warmup: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A request as it goes to the socket: encoded before its time comes, so that our work is in no latency."""
+
+    request: TraceRequest
+    id: str
+    payload: bytes
+
+
 class Runner:
     """Sends jobs through a client and keeps the records. One run per Runner; made inside a running loop."""
 
@@ -49,6 +59,7 @@ class Runner:
         self._limits = limits
         self._timer = PreciseTimer()
         self._stop_asked = False
+        self._num_encoded = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._run_id = secrets.token_hex(4)  # servers want ids that no other client and no other run has
@@ -72,13 +83,15 @@ class Runner:
         self.run.start_ns = time.perf_counter_ns() + 20_000_000
         for offset_s, job in timed_jobs:
             when_ns = self.run.start_ns + int(offset_s * 1e9)
+            first = self._encode(job.turns[0])
             if when_ns > time.perf_counter_ns():
                 await self._timer.wait_until(when_ns)
             else:
                 await asyncio.sleep(0)  # late already: still let answers in
             if not self._may_launch(when_ns):
                 break
-            self._spawn(self._job(job, when_ns))
+            self._spawn(self._job(job, when_ns, first))
+            await asyncio.sleep(0)  # send before the next one is encoded
         self._launching_ended()
         return await self._finish()
 
@@ -100,22 +113,28 @@ class Runner:
             await self._job(job, None)
         self._launching_ended()
 
-    async def _job(self, job: Job, when_ns: int | None) -> None:
+    async def _job(self, job: Job, when_ns: int | None, first: _Ready | None = None) -> None:
         """Run the turns in order. `when_ns`: intended time of the first; None: as soon as it is ready."""
         history: list[dict[str, Any]] = []
         for turn, request in enumerate(job.turns):
+            if job.carry_answers:
+                history.extend(request.messages or ())
+                request = msgspec.structs.replace(request, messages=list(history))
+            ready = first if first is not None and not turn else self._encode(request)
             if turn:
                 when_ns = await self._wait_for_turn(job, turn, when_ns)
                 if not self._may_launch(time.perf_counter_ns()):
                     return
-            if job.carry_answers:
-                history.extend(request.messages or ())
-                request = msgspec.structs.replace(request, messages=list(history))
-            record = await self._request(request, turn, when_ns)
+            record = await self._send(ready, turn, when_ns)
             if not record.ok and job.carry_answers:
                 self.run.num_not_sent += len(job.turns) - turn - 1
                 return  # a conversation cannot go on without its answer
             history.append({"role": "assistant", "content": record.text or ""})
+
+    def _encode(self, request: TraceRequest) -> _Ready:
+        request_id = f"{self._run_id}-{self._num_encoded}"
+        self._num_encoded += 1
+        return _Ready(request, request_id, self._client.encode(request, request_id))
 
     async def _wait_for_turn(self, job: Job, turn: int, when_ns: int | None) -> int | None:
         """A turn comes at its own `t`, but never before the last answer plus the thinking time."""
@@ -126,18 +145,16 @@ class Runner:
         await self._timer.wait_until(earliest_ns)
         return None if when_ns is None else earliest_ns
 
-    async def _request(self, request: TraceRequest, turn: int, when_ns: int | None) -> RequestRecord:
-        """`when_ns`: intended time; None: as soon as it is ready."""
-        run = self.run
-        request_id = f"{self._run_id}-{run.num_launched}"
-        payload = self._client.encode(request, request_id)
+    async def _send(self, ready: _Ready, turn: int, when_ns: int | None) -> RequestRecord:
+        """`when_ns`: intended time; None: now."""
+        run, request = self.run, ready.request
         intended_ns = when_ns or time.perf_counter_ns()
         warm = run.num_launched < self._limits.num_warmup
         run.num_launched += 1
         if not warm and not run.measured_start_ns:
             run.measured_start_ns = intended_ns
         record = RequestRecord(
-            id=request_id,
+            id=ready.id,
             source=request.id,
             phase="warmup" if warm else "measured",
             session=request.session,
@@ -149,9 +166,10 @@ class Runner:
         run.records.append(record)
         run.num_in_flight += 1
         try:
-            await self._client.send(payload, record)
+            await self._client.send(ready.payload, record)
         finally:
             run.num_in_flight -= 1
+            run.num_errors += not record.ok
         return record
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -20,6 +20,7 @@ from hasten.bench.audit import Monitor, audit
 from hasten.bench.client import BenchClient
 from hasten.bench.cost import token_cost
 from hasten.bench.metrics import Window, summarize
+from hasten.bench.open_files import allow_connections
 from hasten.bench.options import BenchOptions
 from hasten.bench.plan import Plan, Progress, base_url, make_plan
 from hasten.bench.record import RequestRecord
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 async def drive(plan: Plan, options: BenchOptions, watcher: Watcher | None = None) -> tuple[LoadRun, Monitor]:
     """Send the load and keep the records. Ctrl-C ends it with what there is."""
-    client = BenchClient(plan.endpoint, plan.client, max_connections=options.max_connections)
+    client = BenchClient(plan.endpoint, plan.client, max_connections=allow_connections(options.max_connections))
     runner = Runner(client, plan.limits)
     jobs = itertools.cycle(plan.jobs) if plan.repeats else iter(plan.jobs)
     loop = asyncio.get_running_loop()
@@ -124,7 +125,7 @@ def run_bench(
         "window": _window(run, options),
         "interrupted": run.interrupted,
         "audit": audit(monitor, run.records, open_loop=plan.load["kind"] != "closed loop"),
-        "notes": plan.notes + _notes(run, plan),
+        "notes": plan.notes + _notes(run, plan, options),
     }
     return Outcome(make_result(header, run.records), header, run.records)
 
@@ -147,8 +148,13 @@ def _window(run: LoadRun, options: BenchOptions) -> tuple[int, int] | None:
     return (run.measured_start_ns, end_ns) if end_ns > run.measured_start_ns else None
 
 
-def _notes(run: LoadRun, plan: Plan) -> list[str]:
+def _notes(run: LoadRun, plan: Plan, options: BenchOptions) -> list[str]:
     notes = []
+    if (num_allowed := allow_connections(options.max_connections)) < options.max_connections:
+        notes.append(
+            f"at most {num_allowed} connections at a time instead of {options.max_connections}: this process may have no more "
+            "files open (ulimit -Hn); a request that waited for one counts that time"
+        )
     if run.num_not_sent:
         notes.append(f"{run.num_not_sent} turns of conversations were not sent, because an earlier one had no answer")
     num_requests = sum(len(job.turns) for job in plan.jobs)
