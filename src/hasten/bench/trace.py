@@ -79,7 +79,21 @@ def read_trace(path: Path) -> list[TraceRequest]:
         raise BadFile(f"{path}: {timed} of {len(requests)} requests have t; give it to all or to none")
     if timed:
         requests.sort(key=lambda request: request.t or 0.0)
+    try:
+        check_sessions(requests)
+    except ValueError as error:
+        raise BadFile(f"{path}: {error}") from None
     return requests
+
+
+def check_sessions(requests: Sequence[TraceRequest]) -> None:
+    """Raises ValueError if some turns of a session carry answers and others do not."""
+    carry: dict[str, bool] = {}
+    for request in requests:
+        if request.session is not None and carry.setdefault(request.session, request.carry_answers) != request.carry_answers:
+            raise ValueError(
+                f"session {request.session!r} has turns with what is new (carry_answers) and turns with the whole conversation"
+            )
 
 
 def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
