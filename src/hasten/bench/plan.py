@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -97,18 +98,51 @@ def _made_up_plan(
 ) -> Plan:
     """Make the prompts."""
     chat = options.api == "chat"
+    notes = [f"lengths counted by {counter.name}"]
     shortest = counter.count_prompt("a", chat=chat)
     count = partial(_count_whole, counter, chat) if shortest is not None else None
+    if count is None and not isinstance(counter, WordCounter):
+        added = template_tokens(endpoint, client, counter)
+        if added is None:
+            notes.append("what the server's template adds to a prompt is not known: prompts are longer by that")
+        else:
+            notes.append(f"the server's template adds {added} tokens to a message, by its own count")
+            count, shortest = partial(_count_with, counter, added), counter.count("a") + added
     workload = _workload_options(options, count, shortest or 1)
     limits = Limits(_num_requests(options), options.duration_s, _num_warmup(options))
-    wanted = limits.max_requests or (int(options.rate * (options.duration_s or 0)) + 1 if options.rate else options.prompts)
+    wanted, of_jobs = _num_prompts(options, limits)
     made = make_jobs(workload, TextMaker(counter, seed=options.seed))
-    jobs = _take(made, min(wanted, 100_000) + limits.num_warmup, progress)
-    notes = [f"lengths counted by {counter.name}"]
-    if count is None and not isinstance(counter, WordCounter):
-        notes.append("what the server's template adds to a prompt is not known: prompts are longer by that")
+    jobs = _take(made, min(wanted, 100_000) + limits.num_warmup, progress, of_jobs=of_jobs)
     repeats = limits.max_requests is None
     return Plan(endpoint, client, jobs, limits, counter, describe_workload(workload), _load(options), repeats, notes=notes)
+
+
+def _num_prompts(options: BenchOptions, limits: Limits) -> tuple[int, bool]:
+    """How many to make, and whether that is conversations (as those of a rate are) rather than requests."""
+    if limits.max_requests is not None:
+        return limits.max_requests, False
+    if options.rate is None:
+        return options.prompts, False
+    expected = options.rate * (options.duration_s or 0)
+    # four standard deviations of a Poisson count (bursts: of whole bursts): else half of all runs repeat their first prompts
+    size = options.burst_size if options.arrivals == "bursts" else 1
+    return math.ceil(expected + 4 * math.sqrt(expected * size)) + size, options.workload == "chat"
+
+
+def template_tokens(endpoint: Endpoint, client: ClientOptions, counter: TokenCounter) -> int | None:
+    """Tokens that the server puts around a user message, by what it counts for two short requests; None: it does not say."""
+    headers = dict(client.headers) | ({"Authorization": f"Bearer {client.api_key}"} if client.api_key else {})
+    added = set()
+    for text in ("a", "one two three"):
+        body = {"model": client.model, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+        try:
+            url = f"{base_url(endpoint)}/v1/chat/completions"
+            answer = httpx.post(url, json=body, headers=headers, timeout=client.timeout_s, trust_env=False)
+            added.add(int(answer.json()["usage"]["prompt_tokens"]) - counter.count(text))
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return None
+    # another tokenizer than the server's gives two answers, or a nonsensical one
+    return added.pop() if len(added) == 1 and min(added) >= 0 else None
 
 
 def make_counter(endpoint: Endpoint, model: str, options: BenchOptions) -> TokenCounter:
@@ -142,6 +176,10 @@ def _count_whole(counter: TokenCounter, chat: bool, text: str) -> int:
     if count is None:
         raise UsageError(f"{counter.name} stopped answering while prompts were made")
     return count
+
+
+def _count_with(counter: TokenCounter, added: int, text: str) -> int:
+    return counter.count(text) + added
 
 
 def _workload_options(options: BenchOptions, count: Count | None, shortest: int) -> WorkloadOptions:
@@ -179,18 +217,19 @@ def _load(options: BenchOptions) -> dict[str, Any]:
     if options.rate is None:
         return {"kind": "closed loop", "value": options.concurrency, "text": f"closed loop, {options.concurrency} users"}
     bursts = f" of {options.burst_size}" if options.arrivals == "bursts" else ""
-    text = f"open loop, {options.rate:g} requests/s, {options.arrivals}{bursts}"
+    what = "conversations" if options.workload == "chat" else "requests"
+    text = f"open loop, {options.rate:g} {what}/s, {options.arrivals}{bursts}"
     return {"kind": "open loop", "value": options.rate, "arrivals": options.arrivals, "text": text}
 
 
-def _take(jobs: Iterator[Job], num_requests: int, progress: Progress) -> list[Job]:
-    """Jobs that hold at least so many requests."""
+def _take(jobs: Iterator[Job], wanted: int, progress: Progress, *, of_jobs: bool) -> list[Job]:
+    """So many jobs, or jobs that hold at least so many requests."""
     taken, count = [], 0
-    while count < num_requests:
+    while count < wanted:
         job = next(jobs)
         taken.append(job)
-        count += len(job.turns)
-        progress(min(count, num_requests), num_requests)
+        count += 1 if of_jobs else len(job.turns)
+        progress(min(count, wanted), wanted)
     return taken
 
 

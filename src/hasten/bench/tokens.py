@@ -65,8 +65,11 @@ class ServerCounter:
         self._open: httpx.Client | None = None
         self._model = model
         self._shape = ""
+        self._added: frozenset[Any] = frozenset()  # TGI: ids of what is put around every text
         for shape in ("hasten", "llama-server", "tgi"):
             self._shape = shape
+            if shape == "tgi":
+                self._added = _ids_without_text(self._post("/tokenize", {"inputs": "one two"}))
             if (self._try("one two") or 0) > 0:
                 self.name = f"{base_url}/tokenize ({'hasten or vLLM' if shape == 'hasten' else shape} shape)"
                 return
@@ -101,8 +104,10 @@ class ServerCounter:
             return _length(self._post("/tokenize", {"model": self._model, "prompt": text, "add_special_tokens": special}))
         if self._shape == "llama-server":
             return _length(self._post("/tokenize", {"content": text, "add_special": special}))
-        tokens = self._post("/tokenize", {"inputs": text})  # always with its start token, which stands for no text
-        return _length(tokens if special or not isinstance(tokens, list) else list(filter(_stands_for_text, tokens)))
+        tokens = self._post("/tokenize", {"inputs": text})  # it adds its start token, whatever the body says
+        if special or not isinstance(tokens, list):
+            return _length(tokens)
+        return sum(_id(token) not in self._added for token in tokens)
 
     def count(self, text: str) -> int:
         count = self._try(text)
@@ -138,8 +143,14 @@ class WordCounter:
         pass
 
 
-def _stands_for_text(token: Any) -> bool:
-    return not isinstance(token, dict) or token.get("start") != token.get("stop")
+def _id(token: Any) -> Any:
+    return token.get("id") if isinstance(token, dict) else None
+
+
+def _ids_without_text(tokens: Any) -> frozenset[Any]:
+    """Of plain words. In other texts a token without a span may also be blanks, as some tokenizers trim them off."""
+    listed = tokens if isinstance(tokens, list) else []
+    return frozenset(_id(token) for token in listed if isinstance(token, dict) and token.get("start") == token.get("stop"))
 
 
 def _length(body: Any) -> int | None:
