@@ -154,6 +154,7 @@ def test_inputs_json_is_read(tmp_path: Path, indent: int | None) -> None:
         ({"messages": [_USER], "message_mode": "patch"}, "message_mode is 'patch'; known: history, delta"),
         ({"text": "x", "message_mode": "delta"}, "delta needs messages"),
         ({"text_input": "x", "context_mode": "odd"}, "context_mode is 'odd'"),
+        ({"messages": [_USER], "context_mode": "deltas_without_responses"}, "not what the row's other fields say"),
         ({"messages": [{"content": "x"}]}, "object with a role"),
         ({"text": "x", "extra": {"stream": False}}, "extra has 'stream'"),
         ({"text": "x", "extra": {"n": 3}}, "n is 3"),

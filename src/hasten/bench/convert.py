@@ -256,10 +256,14 @@ def _carries(row: Row) -> bool:
     if context is not None and context not in _CARRIES:
         raise ValueError(f"context_mode is {context!r}; known: {', '.join(_CARRIES)}")
     if row.get("messages") is not None:
-        return mode == "delta"
-    if row.get("payload") is not None or _text_of(row, "text", "texts") is not None:
-        return False
-    return True if context is None else _CARRIES[context]
+        carries = mode == "delta"
+    elif row.get("payload") is not None or _text_of(row, "text", "texts") is not None:
+        carries = False
+    else:
+        return True if context is None else _CARRIES[context]
+    if context is not None and _CARRIES[context] != carries:
+        raise ValueError(f"context_mode {context} is not what the row's other fields say")
+    return carries
 
 
 def _text_of(row: Row, *names: str) -> str | None:
