@@ -5,6 +5,7 @@ taken on the same clock (CLOCK_MONOTONIC), so a test compares with what the serv
 
 Scenario (JSON object), every key optional:
     first_ms, gap_ms, jitter_ms   time to the first piece with text, between pieces, and uniform jitter on each
+    stagger_ms                    answer n begins n · stagger_ms later, modulo seven of them: users do not stay in step
     tokens, per_chunk             answer length and tokens in a piece
     text                          text of one token
     role_ms                       send a role-only piece at this time
@@ -36,6 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "first_ms": 20.0,
     "gap_ms": 5.0,
     "jitter_ms": 0.0,
+    "stagger_ms": 0.0,
     "tokens": 10,
     "per_chunk": 1,
     "text": " word",

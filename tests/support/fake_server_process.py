@@ -82,7 +82,7 @@ class _Answer:
         await self._before_text(begin_ns)
         num_tokens = min(self.request.get("max_tokens") or 10**9, scenario["tokens"])
         sent, index = 0, 0
-        when_ns = begin_ns + int(scenario["first_ms"] * 1e6)
+        when_ns = begin_ns + int((scenario["first_ms"] + self.number % 7 * scenario["stagger_ms"]) * 1e6)
         while sent < num_tokens:
             await self.state.until(when_ns + int(self.state.rng.uniform(0, scenario["jitter_ms"]) * 1e6))
             count = min(scenario["per_chunk"], num_tokens - sent)
