@@ -95,9 +95,9 @@ def test_fr_058_reasoning_and_tools_are_first_tokens(kind: str) -> None:
 @pytest.mark.parametrize("usage", ["end", "every"])
 def test_fr_059_four_tokens_a_chunk(usage: str) -> None:
     scenario = {"tokens": 60, "per_chunk": 4, "first_ms": 80, "gap_ms": 80, "stagger_ms": 3.7, "usage": usage}
-    outcome = run_right(scenario, concurrency=2, requests=2)
+    outcome = run_right(scenario, concurrency=4, requests=8)
     result = outcome.result
-    assert result["tokens"]["output"] == 120
+    assert result["tokens"]["output"] == 480
     assert result["latency"]["tpot_ms"]["p50"] == pytest.approx(20, abs=1)
     assert result["latency"]["itl_ms"]["mean"] == pytest.approx(20, abs=1)
     assert result["latency"]["chunk_gap_ms"]["mean"] == pytest.approx(80, abs=4)
