@@ -11,6 +11,7 @@
 #include <new>
 #include <string>
 
+#include "bindings/names.h"
 #include "bindings/shapes.h"
 #include "cpu/dispatch.h"
 #include "kernels/pack.h"
@@ -52,16 +53,8 @@ struct Quantized {
   QuantizedRows rows;
 };
 
-WeightFormat format_named(const std::string& name) {
-  constexpr const char* kNames[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1"};
-  for (int i = 0; i < 6; ++i) {
-    if (name == kNames[i]) return static_cast<WeightFormat>(i);
-  }
-  throw nb::value_error(("unknown weight format '" + name + "': f32, f16, bf16, q8_0, q4_0 or q4_1").c_str());
-}
-
 std::unique_ptr<Weights> pack_matrix(const std::string& format_name, Bytes rows, int k) {
-  const WeightFormat format = format_named(format_name);
+  const WeightFormat format = value_of("weight format", kWeightFormats, format_name);
   const auto n = static_cast<int>(rows.shape(0));
   check_packable(format, n, k, rows.shape(1));
   nb::gil_scoped_release nogil;

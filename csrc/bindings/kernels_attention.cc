@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/names.h"
 #include "bindings/shapes.h"
 #include "cpu/dispatch.h"
 #include "model/kv_layout.h"
@@ -25,19 +26,12 @@ struct HeadShape {
   size_t bytes() const { return static_cast<size_t>(KvLayout{format, 1, 1, head_dim}.head_bytes()); }
 };
 
-KvFormat kv_format(const std::string& name) {
-  if (name == "bf16") return KvFormat::kBF16;
-  if (name == "int8") return KvFormat::kInt8;
-  if (name == "f32") return KvFormat::kF32;
-  throw nb::value_error(("unknown KV format '" + name + "': bf16, int8 or f32").c_str());
-}
-
 HeadShape head_shape(const std::string& format, size_t head_dim) {
   if (head_dim == 0 || head_dim % kPanel != 0 || head_dim > kMaxHeadDim) {
     throw nb::value_error(
         ("head_dim " + std::to_string(head_dim) + ": must be a multiple of 16 up to " + std::to_string(kMaxHeadDim)).c_str());
   }
-  return {kv_format(format), static_cast<int>(head_dim)};
+  return {value_of("KV format", kKvFormats, format), static_cast<int>(head_dim)};
 }
 
 void check_blocks(const char* name, size_t bytes, size_t needed) {

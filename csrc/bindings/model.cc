@@ -11,6 +11,7 @@
 #include <memory>
 #include <tuple>
 
+#include "bindings/names.h"
 #include "cpu/dispatch.h"
 #include "kernels/pack.h"
 
@@ -25,13 +26,13 @@ using Ids = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cp
 using TokenLogprobTuple = std::tuple<int32_t, float, std::vector<std::pair<int32_t, float>>>;
 
 // (name, format, n, k, bytes): rows of the file, each contiguous.
-using TensorTuple = std::tuple<std::string, int, int, int, Bytes>;
+using TensorTuple = std::tuple<std::string, std::string, int, int, Bytes>;
 
 TensorSource source_of(const TensorTuple& tensor) {
   const auto& [name, format, n, k, bytes] = tensor;
   if (bytes.stride(1) != 1) throw nb::value_error(("the rows of tensor " + name + " are not contiguous").c_str());
   const bool is_norm = name.ends_with("norm");
-  const auto weight_format = static_cast<WeightFormat>(format);
+  const WeightFormat weight_format = value_of(("format of tensor " + name).c_str(), kWeightFormats, format);
   if (!is_norm) check_packable(weight_format, n, k, source_row_bytes(weight_format, k));
   const size_t row_bytes = is_norm ? static_cast<size_t>(k) * sizeof(float) : source_row_bytes(weight_format, k);
   if (bytes.shape(0) != static_cast<size_t>(n) || bytes.shape(1) != row_bytes) {
@@ -62,8 +63,8 @@ void bind_config(nb::module_& m) {
       .def_rw("base", &RopeConfig::base)
       .def_rw("interleaved", &RopeConfig::interleaved)
       .def_prop_rw(
-          "scaling", [](const RopeConfig& c) { return static_cast<int>(c.scaling); },
-          [](RopeConfig& c, int scaling) { c.scaling = static_cast<RopeScaling>(scaling); })
+          "scaling", [](const RopeConfig& c) { return word_of(kRopeScalings, c.scaling); },
+          [](RopeConfig& c, const std::string& word) { c.scaling = value_of("RoPE scaling", kRopeScalings, word); })
       .def_rw("factor", &RopeConfig::factor)
       .def_rw("low_freq_factor", &RopeConfig::low_freq_factor)
       .def_rw("high_freq_factor", &RopeConfig::high_freq_factor)
@@ -88,8 +89,8 @@ void bind_config(nb::module_& m) {
       .def_rw("max_num_batched_tokens", &Limits::max_num_batched_tokens)
       .def_rw("max_num_seqs", &Limits::max_num_seqs)
       .def_prop_rw(
-          "kv_format", [](const Limits& l) { return static_cast<int>(l.kv_format); },
-          [](Limits& l, int format) { l.kv_format = static_cast<KvFormat>(format); });
+          "kv_format", [](const Limits& l) { return word_of(kKvFormats, l.kv_format); },
+          [](Limits& l, const std::string& word) { l.kv_format = value_of("KV format", kKvFormats, word); });
   m.def("check_model_config", &check_config, "config"_a, "limits"_a);
 }
 
@@ -180,8 +181,8 @@ void bind_model(nb::module_& m) {
       "config"_a, "limits"_a, "num_threads"_a);
   m.def(
       "kv_layout_sizes",
-      [](const ModelConfig& config, int format, int layer, bool is_value, int kv_head) {
-        const KvLayout layout = kv_layout(config, static_cast<KvFormat>(format));
+      [](const ModelConfig& config, const std::string& format, int layer, bool is_value, int kv_head) {
+        const KvLayout layout = kv_layout(config, value_of("KV format", kKvFormats, format));
         return std::make_tuple(layout.head_bytes(), layout.block_bytes(), layout.offset(layer, is_value, kv_head));
       },
       "config"_a, "kv_format"_a, "layer"_a, "is_value"_a, "kv_head"_a);

@@ -8,31 +8,38 @@
 namespace hasten {
 namespace {
 
-const KernelTable& table_of(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx2) return kAvx2Kernels;
-  if (isa == Isa::kAvx512) return kAvx512Kernels;
-#endif
-  (void)isa;
-  return kScalarKernels;
-}
+struct Entry {
+  Isa isa;
+  const char* name;
+  const KernelTable* table;  // null: not built for this architecture
+};
 
-std::string available_names() {
-  std::string names;
-  for (const Isa isa : available_isas()) names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
-  return names;
-}
+#if defined(__x86_64__)
+constexpr const KernelTable *kAvx2 = &kAvx2Kernels, *kAvx512 = &kAvx512Kernels;
+#else
+constexpr const KernelTable *kAvx2 = nullptr, *kAvx512 = nullptr;
+#endif
+
+constexpr Entry kEntries[] = {
+    {Isa::kScalar, "scalar", &kScalarKernels}, {Isa::kAvx2, "avx2", kAvx2}, {Isa::kAvx512, "avx512", kAvx512}};
+
+const Entry& entry_of(Isa isa) { return kEntries[static_cast<int>(isa)]; }
 
 const KernelTable& named_table(const std::string& name, const std::string& asked_by) {
+  const auto add = [](std::string& names, Isa isa) { names += (names.empty() ? "" : ", ") + std::string(isa_name(isa)); };
+  std::string available, known;
   for (const Isa isa : available_isas()) {
-    if (name == isa_name(isa)) return table_of(isa);
+    if (name == isa_name(isa)) return *entry_of(isa).table;
+    add(available, isa);
   }
-  bool known = false;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) known = known || name == isa_name(isa);
-  const std::string asked = asked_by + " asks for the instruction set '" + name + "', ";
-  const std::string problem =
-      known ? "which this CPU or its operating system lacks" : "which is unknown (known: scalar, avx2, avx512)";
-  throw std::invalid_argument(asked + problem + "; available here: " + available_names() + ", or auto");
+  std::string problem;
+  for (const Entry& entry : kEntries) {
+    if (name == entry.name) problem = "which this CPU or its operating system lacks";
+    add(known, entry.isa);
+  }
+  if (problem.empty()) problem = "which is unknown (known: " + known + ")";
+  throw std::invalid_argument(asked_by + " asks for the instruction set '" + name + "', " + problem +
+                              "; available here: " + available + ", or auto");
 }
 
 }  // namespace
@@ -45,22 +52,13 @@ std::vector<Isa> available_isas() {
   return isas;
 }
 
-const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-    default:
-      return "scalar";
-  }
-}
+const char* isa_name(Isa isa) { return entry_of(isa).name; }
 
 const KernelTable& select_kernels(const std::string& name) {
   if (name != "auto") return named_table(name, "the caller");
   const char* wish = std::getenv("HASTEN_ISA");
   if (wish != nullptr && *wish != '\0' && std::string(wish) != "auto") return named_table(wish, "HASTEN_ISA");
-  return table_of(available_isas().back());
+  return *entry_of(available_isas().back()).table;
 }
 
 }  // namespace hasten

@@ -71,8 +71,6 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t old, int64_t spin_ns
 
 }  // namespace
 
-int Member::team_size() const { return team_->size(); }
-
 int Member::next() { return team_->next_piece_.fetch_add(1, std::memory_order_relaxed); }
 
 bool Member::barrier(const std::function<void()>* serial) { return team_->arrive(serial); }

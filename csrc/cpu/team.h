@@ -28,7 +28,6 @@ class Team;
 class Member {
  public:
   int index() const { return index_; }
-  int team_size() const;
 
   // The next piece of this phase: 0, 1, 2, … over the whole team, each handed out once.
   int next();

@@ -112,7 +112,6 @@ void RequestTable::apply(const Plan& plan) {
   for (const RequestId id : plan.finished) requests_.erase(id);
   for (const NewRequest& fresh : plan.new_requests) {
     auto request = std::make_unique<Request>();
-    request->id = fresh.id;
     request->prompt_len = static_cast<int>(fresh.prompt.size());
     request->tokens = fresh.prompt;
     request->sampling = fresh.sampling;

@@ -32,13 +32,12 @@ struct SamplingConfig {
   bool has_penalties() const { return repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0; }
 };
 
-// Who used a token: both penalties' memory.
+// A token of the prompt or the answer, and how often it was drawn.
 struct TokenUse {
   int num_output = 0;
 };
 
 struct Request {
-  RequestId id = 0;
   int prompt_len = 0;
   std::vector<int32_t> tokens;  // prompt + drawn
   std::vector<int32_t> block_table;
@@ -82,7 +81,6 @@ class RequestTable {
   void apply(const Plan& plan);
 
   Request& at(RequestId id) { return *requests_.at(id); }
-  size_t size() const { return requests_.size(); }
 
  private:
   struct Shadow;

@@ -50,7 +50,6 @@ struct LogitRow {
 };
 
 struct Step {
-  int64_t id = 0;
   std::vector<ChunkRun> chunks;
   std::vector<Row> rows;
   std::vector<LogitRow> logit_rows;  // in the order of chunks and positions

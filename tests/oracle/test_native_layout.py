@@ -17,5 +17,5 @@ def test_offsets_are_those_of_kv_store(kv_format: str, head_dim: int) -> None:
     for layer in range(3):
         for is_value in (False, True):
             for head in range(2):
-                sizes = _kernels.kv_layout_sizes(config, {"bf16": 0, "int8": 1, "f32": 2}[kv_format], layer, is_value, head)
+                sizes = _kernels.kv_layout_sizes(config, kv_format, layer, is_value, head)
                 assert sizes == (layout.head_bytes, layout.block_bytes, layout.offset(layer, is_value, head))

@@ -22,14 +22,13 @@ __all__ = ["NUMERICS_VERSION", "NativeExecutor", "scratch_bytes", "weight_bytes"
 
 NUMERICS_VERSION = 1  # raised whenever the same file may give other bits than before
 
-_WEIGHT_FORMATS = {"f32": 0, "f16": 1, "bf16": 2, "q8_0": 3, "q4_0": 4, "q4_1": 5}  # csrc/kernels: WeightFormat
-_KV_FORMATS = {"bf16": 0, "int8": 1, "f32": 2}
-_ROPE_SCALINGS = {"default": 0, "linear": 1, "llama3": 2}
-
 
 def weight_bytes(checkpoint: Checkpoint) -> int:
     """Bytes the packed weights will take. Raises Unsupported."""
-    return int(_kernels.model_weight_bytes(_tensors(checkpoint)))
+    try:
+        return int(_kernels.model_weight_bytes(_tensors(checkpoint)))
+    except ValueError as error:
+        raise Unsupported(f"{checkpoint.path}: {error}") from None
 
 
 def scratch_bytes(
@@ -182,30 +181,27 @@ def _load(checkpoint: Checkpoint, limits: Any, isa: str, threads: int, kv_bytes:
         ) from None
 
 
-def _tensors(checkpoint: Checkpoint) -> list[tuple[str, int, int, int, Any]]:
+def _tensors(checkpoint: Checkpoint) -> list[tuple[str, str, int, int, Any]]:
     """(name, format, outputs, inputs, rows as uint8) in the order a step reads them."""
-    spec = checkpoint.spec
-    names = [layer_tensor(i, name) for i in range(spec.num_layers) for name in LAYER_TENSORS]
-    names += [FINAL_NORM, EMBED] if spec.tied_head else [FINAL_NORM, EMBED, HEAD]
     tensors = []
-    for name in names:
+    for name in _names(checkpoint.spec):
         raw = checkpoint.tensor(name)
-        if raw.format not in _WEIGHT_FORMATS:
-            raise Unsupported(f"tensor {name} is {raw.format}, the native executor has {', '.join(_WEIGHT_FORMATS)}")
         if len(raw.shape) == 1:
             norm = FORMATS[raw.format].dequantize(raw.data)
-            tensors.append((name, _WEIGHT_FORMATS["f32"], 1, raw.shape[0], norm.view(np.uint8)))
+            tensors.append((name, "f32", 1, raw.shape[0], norm.view(np.uint8)))
         else:
-            tensors.append((name, _WEIGHT_FORMATS[raw.format], raw.shape[0], raw.shape[1], raw.data))
+            tensors.append((name, raw.format, raw.shape[0], raw.shape[1], raw.data))
     return tensors
+
+
+def _names(spec: ModelSpec) -> list[str]:
+    names = [layer_tensor(i, name) for i in range(spec.num_layers) for name in LAYER_TENSORS]
+    return [*names, FINAL_NORM, EMBED] if spec.tied_head else [*names, FINAL_NORM, EMBED, HEAD]
 
 
 def _formats(checkpoint: Checkpoint) -> str:
     """The formats of the matrices, for example "q4_1+q8_0"."""
-    spec = checkpoint.spec
-    names = [layer_tensor(i, name) for i in range(spec.num_layers) for name in LAYER_TENSORS]
-    names += [EMBED] if spec.tied_head else [EMBED, HEAD]
-    raws = (checkpoint.tensor(name) for name in names)
+    raws = (checkpoint.tensor(name) for name in _names(checkpoint.spec))
     return "+".join(sorted({raw.format for raw in raws if len(raw.shape) == 2}))
 
 
@@ -216,23 +212,32 @@ def _config(spec: ModelSpec) -> Any:
     config.norm_eps = spec.norm_eps
     config.tied_head = spec.tied_head
     rope = _kernels.RopeConfig()
-    for name in ("dim", "base", "interleaved", "factor", "low_freq_factor", "high_freq_factor", "original_max_position"):
+    for name in (
+        "dim",
+        "base",
+        "interleaved",
+        "scaling",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position",
+    ):
         setattr(rope, name, getattr(spec.rope, name))
-    rope.scaling = _ROPE_SCALINGS[spec.rope.scaling]
     rope.freq_factors = list(spec.rope.freq_factors)
     config.rope = rope
     return config
 
 
 def _limits(num_blocks: int, max_model_len: int, max_num_batched_tokens: int, max_num_seqs: int, kv_format: str) -> Any:
-    if kv_format not in _KV_FORMATS:
-        raise UsageError(f"kv_format is {kv_format!r}, the native executor has {', '.join(_KV_FORMATS)}")
     limits = _kernels.ModelLimits()
     limits.num_blocks = num_blocks
     limits.max_model_len = max_model_len
     limits.max_num_batched_tokens = max_num_batched_tokens
     limits.max_num_seqs = max_num_seqs
-    limits.kv_format = _KV_FORMATS[kv_format]
+    try:
+        limits.kv_format = kv_format
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return limits
 
 

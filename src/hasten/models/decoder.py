@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hasten.models.rope import rotate
-from hasten.models.spec import EMBED, FINAL_NORM, HEAD, ModelSpec, layer_tensor
+from hasten.models.spec import EMBED, FINAL_NORM, HEAD, LAYER_TENSORS, ModelSpec, layer_tensor
 
 Floats = npt.NDArray[np.float32]
 
@@ -52,9 +52,8 @@ class Decoder:
 
     def __init__(self, spec: ModelSpec, tensor: Callable[[str], Floats]) -> None:
         self.spec = spec
-        names = ("attn_norm", "q", "k", "v", "o", "ffn_norm", "gate", "up", "down")
         self._embed = tensor(EMBED)
-        self._layers = [{name: tensor(layer_tensor(i, name)) for name in names} for i in range(spec.num_layers)]
+        self._layers = [{name: tensor(layer_tensor(i, name)) for name in LAYER_TENSORS} for i in range(spec.num_layers)]
         self._final_norm = tensor(FINAL_NORM)
         self._head = self._embed if spec.tied_head else tensor(HEAD)
 
