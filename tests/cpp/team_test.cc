@@ -1,6 +1,8 @@
 // The team: every piece once, phases kept apart, parking and waking, cancel, more threads than cores. Also for TSan.
 #include "cpu/team.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -79,6 +81,34 @@ void test_park_and_wake() {
   check(latencies[5] < 1.0, "a parked team took " + std::to_string(latencies[5]) + " ms to run an empty job");
 }
 
+// A member that spins its time out at every barrier keeps the other from the only core. Processor time, and the least of
+// several runs: other programs may hold that core.
+void test_fewer_allowed_cpus_than_threads() {
+  cpu_set_t before, one;
+  CPU_ZERO(&before);
+  CPU_ZERO(&one);
+  check(sched_getaffinity(0, sizeof(before), &before) == 0, "the allowed CPUs are not known");
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  check(sched_setaffinity(0, sizeof(one), &one) == 0, "one CPU was refused");
+  constexpr int kPhases = 100;
+  double least_us = std::numeric_limits<double>::infinity();
+  {
+    Team team(2);  // its threads inherit the one CPU
+    for (int run = 0; run < 10; ++run) {
+      const double start = cpu_seconds();
+      team.start([](Member& member) {
+        for (int phase = 0; phase < kPhases; ++phase) member.barrier();
+      });
+      team.wait();
+      least_us = std::min(least_us, 1e6 * (cpu_seconds() - start) / kPhases);
+    }
+  }
+  sched_setaffinity(0, sizeof(before), &before);
+  check(least_us < 20.0, "two threads on one CPU burnt " + std::to_string(least_us) + " us a phase");  // a whole spin is 30
+}
+
 void test_cancel(int num_threads) {
   Team team(num_threads);
   std::vector<int> phases(static_cast<size_t>(num_threads), 0);
@@ -143,6 +173,7 @@ int main() {
   test_phases(8, 1500, 5);  // more threads than cores and than pieces
   for (const int num_threads : {1, 2, 8}) test_many_jobs(num_threads, 300);
   test_park_and_wake();
+  test_fewer_allowed_cpus_than_threads();
   for (const int num_threads : {1, 2, 8}) test_cancel(num_threads);
   test_float_environment();
   test_misuse();
