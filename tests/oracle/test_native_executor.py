@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hasten.config import EngineConfig
+from hasten.engine.build import load_engine
 from hasten.engine.executor import BadPlan
 from hasten.engine.native import NativeExecutor, scratch_bytes, weight_bytes
 from hasten.errors import DoesNotFit, EngineStopped, Unsupported, UsageError
@@ -241,6 +243,17 @@ def test_working_memory_of_a_huge_context_is_counted_and_follows_max_model_len()
     assert whole - short == pytest.approx(partials, rel=1e-3)
     with pytest.raises(Unsupported, match="max_num_seqs is 0"):
         scratch_bytes(spec, **{**options, "max_num_seqs": 0})
+
+
+def test_a_file_that_claims_a_huge_context_runs_at_a_short_one(tmp_path: Path) -> None:
+    """The plan of memory counts the context that was asked for: for the file's own, its scratch alone is gigabytes."""
+    path = write_toy_gguf(tmp_path / "toy.gguf", overrides={"llama.context_length": 2**31 - 1})
+    config = EngineConfig(max_model_len=256, max_num_batched_tokens=64, max_num_seqs=2, threads=1, memory="64 MiB")
+    loaded = load_engine(path, config)
+    try:
+        assert loaded.config.max_model_len == 256
+    finally:
+        loaded.close()
 
 
 _FEW_THREADS = """
