@@ -106,7 +106,7 @@ struct KernelTable {
   //   k_blocks, v_blocks: the head's K and V area of each block of the span, [ceil(max num_keys / 32)].
   // Per row: score[t] = scale · Σ_d q[d]·K[t][d] (fma, d ascending; int8: codes as floats, then · k_scale[t], then · scale);
   // m = max; p[t] = exp(score − m); l = 16-lane sum of p; acc[d] = Σ_t p[t]·V[t][d] (fma, t ascending; int8: (p·v_scale)·code).
-  // Keys at or past num_keys[row] are never multiplied, whatever their slots hold. num_keys 0 gives m = −inf, l = 0, acc = 0.
+  // What slots at or past num_keys[row] hold never reaches a result. num_keys 0 gives m = −inf, l = 0, acc = 0.
   //   scratch: num_rows * 256 floats.
   void (*attend_span)(KvFormat format, const float* q, int64_t q_stride, int num_rows, const int* num_keys,
                       const uint8_t* const* k_blocks, const uint8_t* const* v_blocks, int head_dim, float scale, float* m,

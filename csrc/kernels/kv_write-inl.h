@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "kernels/abs_max-inl.h"
 #include "kernels/exp-inl.h"
 #include "kernels/kernel_table.h"
 
@@ -29,20 +30,6 @@ inline uint16_t to_bf16(float value) {
   std::memcpy(&bits, &value, sizeof(bits));
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-// max|x| compared as integers, so that NaN counts as larger than infinity.
-inline float abs_max(const float* x, int n) {
-  int32_t best = 0;
-  for (int i = 0; i < n; ++i) {
-    int32_t bits;
-    std::memcpy(&bits, x + i, sizeof(bits));
-    bits &= 0x7fffffff;
-    best = bits > best ? bits : best;
-  }
-  float result;
-  std::memcpy(&result, &best, sizeof(result));
-  return result;
 }
 
 template <typename Offset>

@@ -1,6 +1,7 @@
 // Activations to integers. Include after a vec_*.h and a matmul_*-inl.h, which defines store_group.
 #pragma once
 
+#include "kernels/abs_max-inl.h"
 #include "kernels/exp-inl.h"
 #include "kernels/kernel_table.h"
 
@@ -9,21 +10,10 @@ namespace {
 
 constexpr float kWideMax = 32258.0f;  // 254 · 127: two int8 planes hold it, and so do 16 bits
 
-// Largest |x| of a block, compared as integers: NaN counts as larger than infinity, and the order does not matter.
-inline float block_abs_max(const float* x, int n) {
-  const IVec magnitude = iset1(0x7fffffff);
-  IVec best = iset1(0);
-  for (int i = 0; i < n; i += kLanes) best = imax(best, iand(bits_of(load(x + i)), magnitude));
-  const int32_t bits = imax_lane(best);
-  float result;
-  __builtin_memcpy(&result, &bits, sizeof(result));
-  return result;
-}
-
 inline IVec to_wide(Vec x, Vec factor) { return round_to_int(max(set1(-kWideMax), min(set1(kWideMax), mul(x, factor)))); }
 
 void quantize_block(const float* x, int n, uint8_t* operand, float* scale, int32_t* group_sums) {
-  const float largest = block_abs_max(x, n);
+  const float largest = abs_max(x, n);
   const bool finite = largest < __builtin_inff();
   *scale = largest < 1e-30f ? 0.0f : largest / kWideMax;
   const bool usable = finite && *scale > 0.0f;

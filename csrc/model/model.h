@@ -26,7 +26,7 @@ struct StepOutput {
 
 class Model {
  public:
-  // Packs the tensors on the team. Throws std::invalid_argument, OutOfMemory.
+  // Packs the tensors on the team. Throws std::invalid_argument, OutOfMemory, and std::runtime_error for too many threads.
   Model(const ModelConfig& config, const Limits& limits, const std::vector<TensorSource>& tensors, const KernelTable& kernels,
         int num_threads);
   ~Model();
