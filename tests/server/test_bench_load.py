@@ -78,7 +78,7 @@ def test_our_own_work_on_a_request_is_done_before_its_time(monkeypatch: pytest.M
 
 def test_fr_058_a_role_only_chunk_is_not_the_first_token() -> None:
     outcome = run_right(
-        {"tokens": 10, "role_ms": 50, "first_ms": 500, "gap_ms": 20, "stagger_ms": 3.7}, concurrency=3, requests=3
+        {"tokens": 10, "role_ms": 50, "first_ms": 500, "gap_ms": 20, "stagger_ms": 3.7}, concurrency=8, requests=24
     )
     latency = outcome.result["latency"]
     assert latency["ttft_ms"]["p50"] > 499
@@ -88,16 +88,16 @@ def test_fr_058_a_role_only_chunk_is_not_the_first_token() -> None:
 
 @pytest.mark.parametrize("kind", ["reasoning", "tool"])
 def test_fr_058_reasoning_and_tools_are_first_tokens(kind: str) -> None:
-    outcome = run_right({"tokens": 4, "first_ms": 50, "gap_ms": 200, "stagger_ms": 3.7, kind: True}, concurrency=3, requests=6)
+    outcome = run_right({"tokens": 4, "first_ms": 50, "gap_ms": 200, "stagger_ms": 3.7, kind: True}, concurrency=8, requests=24)
     assert outcome.result["latency"]["ttft_ms"]["max"] < 200
 
 
 @pytest.mark.parametrize("usage", ["end", "every"])
 def test_fr_059_four_tokens_a_chunk(usage: str) -> None:
     scenario = {"tokens": 60, "per_chunk": 4, "first_ms": 80, "gap_ms": 80, "stagger_ms": 3.7, "usage": usage}
-    outcome = run_right(scenario, concurrency=4, requests=8)
+    outcome = run_right(scenario, concurrency=8, requests=24)
     result = outcome.result
-    assert result["tokens"]["output"] == 480
+    assert result["tokens"]["output"] == 1440
     assert result["latency"]["tpot_ms"]["p50"] == pytest.approx(20, abs=1)
     assert result["latency"]["itl_ms"]["mean"] == pytest.approx(20, abs=1)
     assert result["latency"]["chunk_gap_ms"]["mean"] == pytest.approx(80, abs=4)

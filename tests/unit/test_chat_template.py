@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import time
 from typing import Any
 
+import jinja2
 import pytest
 
 from hasten.errors import TemplateError
 from hasten.tokenizer.chat_template import MAX_COMPILED, ChatTemplates
+from hasten.tokenizer.template_budget import MAX_CPU_S, Budget, running
 from tests.support.toy_tokenizer import toy
 
 PRINT = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
@@ -287,3 +290,19 @@ def test_threads_render_alike() -> None:
         thread.join()
     assert set(seen) == {"[user:Hi]" * 50}
     assert len(seen) == 80
+
+
+def test_the_collector_is_not_charged_to_the_template() -> None:
+    """A full collection over a large heap takes longer than any template may; it can fall into any rendering."""
+    heap = [[i] for i in range(1_500_000)]
+    budget = Budget()
+    with running(budget):
+        start_s = time.thread_time()
+        while time.thread_time() - start_s < 2 * MAX_CPU_S:
+            gc.collect()
+        budget.spend(1)
+        end_s = time.thread_time() + 2 * MAX_CPU_S
+        with pytest.raises(jinja2.TemplateRuntimeError, match="ms of computing"):  # its own time still counts
+            while time.thread_time() < end_s:
+                budget.spend(0)
+    assert len(heap) == 1_500_000

@@ -7,6 +7,7 @@ or looked through. Steps refuse a runaway at the same place on every machine; th
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ class Budget:
         self.left = MAX_STEPS + STEPS_PER_MESSAGE * num_messages + num_chars // CHARS_PER_STEP
         self._max_steps = self.left
         self._max_cpu_s = MAX_CPU_S + CPU_S_PER_MESSAGE * num_messages + CPU_S_PER_CHAR * num_chars
-        self._start_cpu_s = time.thread_time()
+        self._start_cpu_s = self._pause_cpu_s = time.thread_time()
         # reading the thread's clock is a system call: not before as much wall time has gone by
         self._look_s = time.perf_counter() + self._max_cpu_s
 
@@ -55,6 +56,13 @@ class Budget:
                     f"more than {self._max_cpu_s * 1e3:.0f} ms of computing: the template does not end"
                 )
             self._look_s = now_s + left_s
+
+    def collected(self, phase: str) -> None:
+        """A full collection of garbage runs in this thread: its time depends on the process, not on the template."""
+        if phase == "start":
+            self._pause_cpu_s = time.thread_time()
+        else:
+            self._start_cpu_s += time.thread_time() - self._pause_cpu_s
 
     def weigh(self, value: object) -> None:
         """Spend for everything in `value`, however deep: before it is printed or compared as a whole.
@@ -124,3 +132,12 @@ def running(budget: Budget) -> Generator[None]:
         yield
     finally:
         del _current.budget
+
+
+def _on_collection(phase: str, info: dict[str, int]) -> None:
+    budget: Budget | None = getattr(_current, "budget", None)
+    if budget is not None and info["generation"] == 2:
+        budget.collected(phase)
+
+
+gc.callbacks.append(_on_collection)
