@@ -49,8 +49,13 @@ int num_allowed_cpus() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Wait until `word` is no longer `old`. `share`: give the core away now and then while spinning.
-void wait_while(const std::atomic<uint32_t>& word, uint32_t old, int64_t spin_ns, bool share) {
+void sleep_while(const std::atomic<uint32_t>& word, uint32_t old) {
+  while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+}
+
+// Wait until `word` is no longer `old`: spin, then yield, then sleep. `may_spin` is asked now and then; no: sleep at once.
+template <typename MaySpin>
+void wait_while(const std::atomic<uint32_t>& word, uint32_t old, int64_t spin_ns, MaySpin may_spin) {
   using Clock = std::chrono::steady_clock;
   if (spin_ns > 0) {
     const auto until = Clock::now() + std::chrono::nanoseconds(spin_ns);
@@ -59,27 +64,28 @@ void wait_while(const std::atomic<uint32_t>& word, uint32_t old, int64_t spin_ns
         if (word.load(std::memory_order_acquire) != old) return;
         pause();
       }
-      if (share) std::this_thread::yield();
+      if (!may_spin()) return sleep_while(word, old);
     } while (Clock::now() < until);
   }
   for (int i = 0; i < kYields; ++i) {
     if (word.load(std::memory_order_acquire) != old) return;
     std::this_thread::yield();
   }
-  while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+  sleep_while(word, old);
 }
 
 }  // namespace
 
 int Member::next() { return team_->next_piece_.fetch_add(1, std::memory_order_relaxed); }
 
-bool Member::barrier(const std::function<void()>* serial) { return team_->arrive(serial); }
+bool Member::barrier(const std::function<void()>* serial) { return team_->arrive(index_, serial); }
 
 Team::Team(int num_threads) {
   if (num_threads < 1) throw std::invalid_argument("a team needs at least 1 thread, not " + std::to_string(num_threads));
   // With more threads than cores a spinning member keeps the one it waits for from running.
   const bool crowded = num_threads > num_allowed_cpus();
   barrier_spin_ns_ = crowded ? 1'000 : kBarrierSpinNs;
+  places_ = std::vector<Place>(static_cast<size_t>(num_threads));
   threads_.reserve(static_cast<size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back();
   for (int i = 0; i < num_threads; ++i) {
@@ -135,8 +141,12 @@ void Team::wait() {
 void Team::thread_main(int index) {
   set_float_environment();
   Member member(this, index);
+  const auto share = [] {
+    std::this_thread::yield();
+    return true;
+  };
   for (uint32_t seen = 0;;) {
-    wait_while(started_, seen, idle_spin_ns_.load(std::memory_order_relaxed), true);
+    wait_while(started_, seen, idle_spin_ns_.load(std::memory_order_relaxed), share);
     ++seen;
     if (quit_) return;
     body_(member);
@@ -153,10 +163,21 @@ void Team::finish() {
   ended_.notify_all();
 }
 
-bool Team::arrive(const std::function<void()>* serial) {
+bool Team::has_own_cpu(int index) const {
+  const int here = sched_getcpu();
+  for (int i = 0; i < size(); ++i) {
+    if (i != index && places_[static_cast<size_t>(i)].cpu.load(std::memory_order_relaxed) == here) return false;
+  }
+  return true;
+}
+
+bool Team::arrive(int index, const std::function<void()>* serial) {
   const uint32_t generation = generation_.load(std::memory_order_relaxed);
+  places_[static_cast<size_t>(index)].cpu.store(sched_getcpu(), std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size()) {
-    wait_while(generation_, generation, barrier_spin_ns_, false);
+    // Who spins on the CPU that a member waits for is waiting for himself. Sleeping frees it, unlike a yield, which may hand
+    // it to another program, and who wakes up is put where there is room.
+    wait_while(generation_, generation, barrier_spin_ns_, [&] { return has_own_cpu(index); });
     return !stop_;
   }
   if (serial != nullptr) (*serial)();

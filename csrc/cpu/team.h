@@ -10,7 +10,8 @@
 //   });
 //
 // Waiting, in a barrier or for the next job, is first a short spin (with pauses), then yields, then a futex: an idle team
-// costs nothing, and more threads than cores still make progress.
+// costs nothing, and more threads than cores still make progress. A member that waits in a barrier on another's CPU does not
+// spin.
 #pragma once
 
 #include <atomic>
@@ -47,7 +48,8 @@ class Team {
  public:
   using Body = std::function<void(Member&)>;  // must not throw
 
-  // num_threads >= 1; throws std::invalid_argument otherwise. Members compute with round-to-nearest-even, FTZ and DAZ.
+  // Members compute with round-to-nearest-even, FTZ and DAZ. Throws std::invalid_argument unless num_threads >= 1, and
+  // std::runtime_error when the system gives fewer threads.
   explicit Team(int num_threads);
   ~Team();  // waits for a running job
   Team(const Team&) = delete;
@@ -70,10 +72,16 @@ class Team {
   using Clock = std::chrono::steady_clock;
 
   void thread_main(int index);
-  bool arrive(const std::function<void()>* serial);
+  bool arrive(int index, const std::function<void()>* serial);
+  bool has_own_cpu(int index) const;  // as far as the last arrivals tell
   void finish();
   void quit();  // end and join the members there are
 
+  struct alignas(64) Place {
+    std::atomic<int> cpu{-1};  // where the member last arrived at a barrier
+  };
+
+  std::vector<Place> places_;
   std::vector<std::thread> threads_;
   Body body_;
   std::function<void()> done_;

@@ -81,32 +81,50 @@ void test_park_and_wake() {
   check(latencies[5] < 1.0, "a parked team took " + std::to_string(latencies[5]) + " ms to run an empty job");
 }
 
+// The calling thread, and those it will start. Returns whether the system let it.
+bool move_to_one_cpu() {
+  cpu_set_t allowed, one;
+  CPU_ZERO(&one);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return false;
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &one);
+  }
+  return sched_setaffinity(0, sizeof(one), &one) == 0;
+}
+
 // A member that spins its time out at every barrier keeps the other from the only core. Processor time, and the least of
 // several runs: other programs may hold that core.
-void test_fewer_allowed_cpus_than_threads() {
-  cpu_set_t before, one;
-  CPU_ZERO(&before);
-  CPU_ZERO(&one);
-  check(sched_getaffinity(0, sizeof(before), &before) == 0, "the allowed CPUs are not known");
-  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
-    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
-  }
-  check(sched_setaffinity(0, sizeof(one), &one) == 0, "one CPU was refused");
+void check_no_spin(Team& team, const std::string& what) {
   constexpr int kPhases = 100;
   double least_us = std::numeric_limits<double>::infinity();
-  {
-    Team team(2);  // its threads inherit the one CPU
-    for (int run = 0; run < 10; ++run) {
-      const double start = cpu_seconds();
-      team.start([](Member& member) {
-        for (int phase = 0; phase < kPhases; ++phase) member.barrier();
-      });
-      team.wait();
-      least_us = std::min(least_us, 1e6 * (cpu_seconds() - start) / kPhases);
-    }
+  for (int run = 0; run < 10; ++run) {
+    const double start = cpu_seconds();
+    team.start([](Member& member) {
+      for (int phase = 0; phase < kPhases; ++phase) member.barrier();
+    });
+    team.wait();
+    least_us = std::min(least_us, 1e6 * (cpu_seconds() - start) / kPhases);
   }
+  check(least_us < 20.0, what + " burnt " + std::to_string(least_us) + " us a phase");  // a whole spin is 30
+}
+
+void test_fewer_allowed_cpus_than_threads() {
+  cpu_set_t before;
+  check(sched_getaffinity(0, sizeof(before), &before) == 0, "the allowed CPUs are not known");
+  check(move_to_one_cpu(), "one CPU was refused");
+  Team team(2);
+  check_no_spin(team, "two threads on one CPU");
   sched_setaffinity(0, sizeof(before), &before);
-  check(least_us < 20.0, "two threads on one CPU burnt " + std::to_string(least_us) + " us a phase");  // a whole spin is 30
+}
+
+// As the system may place them beside other programs, whatever the team could expect when it was made.
+void test_members_met_on_one_cpu() {
+  Team team(2);
+  std::vector<int> moved(2, 0);
+  team.start([&](Member& member) { moved[static_cast<size_t>(member.index())] = move_to_one_cpu() ? 1 : 0; });
+  team.wait();
+  check(moved == std::vector<int>{1, 1}, "one CPU was refused");
+  check_no_spin(team, "two members that were moved to one CPU");
 }
 
 void test_cancel(int num_threads) {
@@ -174,6 +192,7 @@ int main() {
   for (const int num_threads : {1, 2, 8}) test_many_jobs(num_threads, 300);
   test_park_and_wake();
   test_fewer_allowed_cpus_than_threads();
+  test_members_met_on_one_cpu();
   for (const int num_threads : {1, 2, 8}) test_cancel(num_threads);
   test_float_environment();
   test_misuse();
