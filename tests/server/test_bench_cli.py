@@ -127,12 +127,17 @@ def test_bad_words_get_one_line(words: list[str], code: int, said: str, capsys: 
     assert err.count("\n") == 1
 
 
-def test_nothing_answered_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_nothing_answered_is_a_failure(busy: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Said also where the client was busy: answers that all fail at once keep it so."""
+    if busy:
+        monkeypatch.setattr("hasten.bench.audit.MAX_CPU_SHARE", 0.0)
     with FakeServer(error_every=1, error_status=429) as server:
         assert run(["bench", server.url, *LOAD]) == 1
     captured = capsys.readouterr()
     assert "http_429" in captured.out
     assert "no measured request was answered" in captured.err
+    assert not busy or "the client is saturated" in captured.err
 
 
 def test_ctrl_c_gives_the_report_so_far(tmp_path: Path) -> None:

@@ -269,8 +269,10 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
 
 def _ended(outcome: Outcome) -> int:
     if outcome.exit_code == EXIT_FAILED:
-        findings = [finding["text"] for finding in outcome.result["audit"]["findings"] if finding["level"] == "error"]
-        note(f"hasten: {findings[0] if findings else 'no measured request was answered'}")
+        reasons = [] if outcome.result["requests"]["ok"] else ["no measured request was answered"]
+        reasons += [finding["text"] for finding in outcome.result["audit"]["findings"] if finding["level"] == "error"]
+        for reason in reasons:
+            note(f"hasten: {reason}")
     return outcome.exit_code
 
 
