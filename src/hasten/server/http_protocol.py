@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-MAX_HEAD_BYTES = 64 << 10  # request line and headers, over more than one packet
+MAX_HEAD_BYTES = 64 << 10  # request line and headers; trailers likewise
 BACKLOG = 2048
 KEEP_ALIVE_S = 60  # clients keep idle connections for less; ours must not close first
 
@@ -39,29 +39,33 @@ def http_config(app: ASGIApp, *, access_log: bool = False) -> uvicorn.Config:
 class PlainHttpProtocol(HttpToolsProtocol):
     """Where the parser stops for an upgrade, a fresh one reads the same head again, without its Upgrade header.
 
-    The head is written anew from what the parser made of it, so it does not matter how it was cut into packets.
+    The head is written anew from what the parser made of it, so it does not matter how it was cut into packets. Neither does
+    it for the limit: a head that is complete is measured, and of what the parser keeps to itself (an unfinished head, trailers,
+    extensions of a chunk) the packets are counted since it last gave something out.
     """
 
-    _in_head = False
-    _head_bytes = 0  # of packets that began within a head and did not end it
+    _gave_out = False  # by the parser, from this packet
+    _kept_bytes = 0
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        was_in_head = self._in_head
+        if self.transport.is_closing():
+            return
+        self._gave_out = False
         self._feed(data)
-        if was_in_head and self._in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse_head()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._kept_bytes = 0 if self._gave_out else self._kept_bytes + len(data)
+        if self._kept_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
 
     def _refuse_head(self) -> None:
+        if self.transport.is_closing():
+            return
         text = f"The request line and headers are longer than {MAX_HEAD_BYTES} bytes."
         head = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
-        self.transport.write(f"{head}Content-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode())
+        cycle = self.cycle
+        if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
+            # else an answer is under way, and this is no part of it
+            self.transport.write(f"{head}Content-Length: {len(text)}\r\nConnection: close\r\n\r\n{text}".encode())
         self.transport.close()
 
     def _feed(self, data: bytes) -> None:
@@ -81,12 +85,20 @@ class PlainHttpProtocol(HttpToolsProtocol):
                 return
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        if not self._ignores_upgrade():
+        self._gave_out = True
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._refuse_head()
+        elif not self._ignores_upgrade():
             super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._gave_out = True
+        if not self.transport.is_closing():
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
-        if not self._ignores_upgrade():
+        self._gave_out = True
+        if not self._ignores_upgrade() and not self.transport.is_closing():
             super().on_message_complete()
 
     def _ignores_upgrade(self) -> bool:
