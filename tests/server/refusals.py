@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.server.running import RunningServer
+from tests.server.running import MODEL, RunningServer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -18,18 +18,29 @@ WITHIN_S = 1.0
 
 @contextmanager
 def undisturbed_stream(server: RunningServer, num_tokens: int = 60) -> Iterator[None]:
-    """Another client streams meanwhile, and gets exactly what it would get alone."""
-    texts: list[str] = []
+    """Another client's answer has begun and stands still meanwhile; in the end it is exactly what it would be alone."""
+    executor, gate = server.executor, threading.Event()
+    fields = {"model": MODEL, "prompt": "other", "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
+    executor.step_s = 0.05  # three seconds in all, of which the gate shuts off most
+    try:
+        with server.http.stream("POST", TEXT, json=fields) as response:
+            lines = response.iter_lines()
+            texts = [_text(next(line for line in lines if line))]
+            executor.gate = gate
+            yield
+            assert server.state.client.stats().num_open == 1, "it was in the middle of its answer all the time"
+            executor.step_s = 0.0
+            gate.set()
+            texts += [_text(line) for line in lines if line and line != "data: [DONE]"]
+    finally:
+        executor.step_s, executor.gate = 0.0, None
+        gate.set()
+    assert len(texts[0]) < len("".join(texts))
+    assert "".join(texts) == server.answer("other", num_tokens)
 
-    def read() -> None:
-        events = server.events(TEXT, prompt="other", max_tokens=num_tokens, ignore_eos=True)
-        texts.append("".join(event["choices"][0]["text"] for event in events))
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    yield
-    thread.join(20)
-    assert texts == [server.answer("other", num_tokens)]
+def _text(line: str) -> str:
+    return str(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
 
 
 def refused(
@@ -41,7 +52,7 @@ def refused(
         started = time.monotonic()
         response = server.http.post(path, content=content, headers={"content-type": content_type})
         took_s = time.monotonic() - started
-        server.check_alive()
+    server.check_alive()
     assert response.status_code == status, response.text[:500]
     assert took_s < WITHIN_S
     error: dict[str, Any] = response.json()["error"]
