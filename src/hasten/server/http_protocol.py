@@ -8,13 +8,15 @@ offers h2c with every first request. And a head without end is refused: neither 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import httptools
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; trailers likewise
+MAX_AHEAD = 16  # requests of a connection that wait for the one before them; at most 2 MiB
 BACKLOG = 2048
 KEEP_ALIVE_S = 60  # clients keep idle connections for less; ours must not close first
 
@@ -42,10 +44,26 @@ class PlainHttpProtocol(HttpToolsProtocol):
     The head is written anew from what the parser made of it, so it does not matter how it was cut into packets. Neither does
     it for the limit: a head that is complete is measured, and of what the parser keeps to itself (an unfinished head, trailers,
     extensions of a chunk) the packets are counted since it last gave something out.
+
+    A client that leaves ends the request that runs, also when the next one came behind it (pipelining; RFC 9112, 9.3.2):
+    uvicorn knows the last one only, and stops reading, so it would not even see the end of the connection. MAX_AHEAD
+    requests, their bodies up to uvicorn's high water mark, are read ahead; with more the end is seen when some are answered.
     """
 
     _gave_out = False  # by the parser, from this packet
     _kept_bytes = 0
+    _running: RequestResponseCycle | None = None  # the one whose answer is due
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.pipeline.clear()  # nobody waits for those answers
+        super().connection_lost(exc)
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -90,6 +108,8 @@ class PlainHttpProtocol(HttpToolsProtocol):
             self._refuse_head()
         elif not self._ignores_upgrade():
             super().on_headers_complete()
+            if 1 <= len(self.pipeline) <= MAX_AHEAD:
+                self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
         self._gave_out = True
