@@ -7,6 +7,7 @@
     │   │   └── TemplateError   the chat template refused the messages, or there is none
     │   ├── UnknownModel        no model of that name                               HTTP 404
     │   ├── Unauthorized        missing or wrong API key                            HTTP 401
+    │   ├── ForbiddenOrigin     a web page that is not allowed here                 HTTP 403
     │   └── BodyTooLarge        the body is over the limit                          HTTP 413
     ├── ModelError              a model file cannot be used                         exit 1
     │   ├── BadFile             damaged, cut off, or lying about its sizes
@@ -62,6 +63,10 @@ class UnknownModel(UsageError):  # noqa: N818
 
 class Unauthorized(UsageError):  # noqa: N818
     """The API key is missing or wrong."""
+
+
+class ForbiddenOrigin(UsageError):  # noqa: N818
+    """A browser sent the request for a web page that may not use this server."""
 
 
 class BodyTooLarge(UsageError):  # noqa: N818

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 from hasten.config import EngineConfig, ServerConfig
@@ -12,9 +13,9 @@ from tests.support.toy_tokenizer import toy
 
 
 def main(step_s: float, grace_s: float) -> int:
-    words = toy()
+    words = toy(num_padding=32)  # for the alternatives of the highest ids
     state = scripted_state(
-        scripted(words, step_s=step_s),
+        scripted(words, vocab_size=259, step_s=step_s),
         words,
         engine_config=EngineConfig(max_num_seqs=3),
         server_config=ServerConfig(grace_s=grace_s),
@@ -22,6 +23,7 @@ def main(step_s: float, grace_s: float) -> int:
     client = state.client
     assert isinstance(client, LocalClient)
     with bind("127.0.0.1", 0) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)  # what is not read waits in the server
         return run(state, client, listener)
 
 

@@ -266,6 +266,17 @@ def test_cors_is_off_unless_asked_for(server: RunningServer) -> None:
         assert preflight.status_code == 200
 
 
+def test_a_bug_is_told_to_a_page_that_may_ask(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Without CORS headers the page could not read the error."""
+    with running_server(server_config=ServerConfig(cors=("http://app.test",))) as server:
+        monkeypatch.setattr(server.state.metrics, "render", lambda: 1 // 0)
+        response = server.http.get("/metrics", headers={"Origin": "http://app.test"})
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
+        assert response.headers["access-control-allow-origin"] == "http://app.test"
+        assert "division" not in response.text
+    assert [record.exc_info is not None for record in caplog.records if record.name == "hasten.server"] == [True]
+
+
 def test_page_stands_alone(server: RunningServer) -> None:
     response = server.http.get("/")
     assert response.headers["content-type"].startswith("text/html")

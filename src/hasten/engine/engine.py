@@ -70,6 +70,7 @@ class Engine:
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
         self._failed_steps = 0
+        self._checked_prompt: tuple[int, ...] | None = None  # by identity; any thread may set it
         # everything below is shared between threads and guarded by _changed
         self._changed = threading.Condition()
         self._inbox: list[LiveRequest | RequestId] = []  # requests, and ids to cancel
@@ -99,7 +100,7 @@ class Engine:
 
     def submit(self, request: EngineRequest) -> RequestId:
         """Queue a request. Raises InvalidRequest, PromptTooLong or EngineStopped; then it was never queued."""
-        self.limits.check_prompt(request.prompt_token_ids)
+        self._check_prompt(request.prompt_token_ids)
         self.limits.check_sampling(request.sampling)
         request = replace(request, sampling=self.resolve(request.sampling, len(request.prompt_token_ids)))
         with self._changed:
@@ -112,6 +113,13 @@ class Engine:
             self._inbox.append(live)
             self._changed.notify_all()
         return live.request_id
+
+    def _check_prompt(self, token_ids: tuple[int, ...]) -> None:
+        """The choices of one request share a prompt: 100,000 ids, 128 times over, would take a second."""
+        if token_ids is not self._checked_prompt:
+            self.limits.check_prompt(token_ids)
+            if type(token_ids) is tuple:  # a list could be another one by now
+                self._checked_prompt = token_ids
 
     def cancel(self, request_id: RequestId) -> None:
         """End a request with CANCELLED, at the latest when the running step ends. Unknown and finished ids are ignored.

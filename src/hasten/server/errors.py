@@ -11,6 +11,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hasten import errors
 from hasten.server.protocol import ErrorAnswer, ErrorBody
@@ -37,6 +38,7 @@ TABLE: tuple[tuple[type[BaseException], Row], ...] = (
     (errors.InvalidRequest, Row(400, "invalid_request_error")),
     (errors.UnknownModel, Row(404, "invalid_request_error", "model_not_found")),
     (errors.Unauthorized, Row(401, "invalid_request_error", "invalid_api_key")),
+    (errors.ForbiddenOrigin, Row(403, "invalid_request_error", "origin_not_allowed")),
     (errors.BodyTooLarge, Row(413, "invalid_request_error", "request_too_large")),
     (errors.UsageError, Row(400, "invalid_request_error")),
     (errors.EngineStopped, Row(503, "server_error", "engine_stopped")),
@@ -92,10 +94,30 @@ async def on_client_gone(request: Request, error: Exception) -> Response:
     return Response(status_code=400)
 
 
-async def on_any_error(request: Request, error: Exception) -> Response:
-    """A bug: logged with its traceback, told without it."""
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_response(error)
+class AnyError:
+    """ASGI middleware: a bug is logged with its traceback, and told without it.
+
+    Starlette would answer outside of every middleware, so without the headers that CORS adds.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except Exception as error:
+            logger.error("%s %s failed", scope.get("method", ""), cut(scope.get("path", "")), exc_info=error)
+            if is_started:
+                raise  # the HTTP server cuts the connection: there is no other way left to say that it failed
+            await error_response(error)(scope, receive, send)
 
 
 def _headers(status: int) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Choice:
         self.last_event_s = 0.0  # when tokens last came; 0: none yet
         self._echo_offset = len(prompt.text) if job.echo else 0
         self._tokenizer = state.tokenizer
-        self._text = TextStream(state.tokenizer, stop=job.sampling.stop)
+        self._text = TextStream(state.tokenizer, stop=job.stop_matcher or ())
         self._piece = Piece(index, text=prompt.text if job.echo else "")
 
     @property
@@ -123,6 +123,9 @@ class Generation:
                 request_id = await self.state.client.submit(self._request(choice))
                 self._ids.append(request_id)
                 self._tasks.append(asyncio.create_task(self._follow(choice, request_id)))
+                await asyncio.sleep(0)  # there may be 128, and others want the loop
+                if self._abandoned:
+                    return
         except BaseException:
             self.abandon()
             raise

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hasten.request import MAX_SEED, SamplingParams
+from hasten.tokenizer.stop_matcher import StopMatcher
 
 # JavaScript and others read numbers as float64: a seed above this could not be sent back
 MAX_DRAWN_SEED = 2**53 - 1
@@ -26,6 +27,7 @@ class Job:
     """One HTTP request for text: every prompt is answered `len(seeds)` times.
 
     `seed` is the client's or was drawn here; `seeds` has one for each choice of a prompt, the first is `seed` itself.
+    `stop_matcher` has `sampling.stop`, once for all choices.
     `spans_ms` is the time spent before the engine saw it, by ledger part, from `arrival_s` (time.monotonic()) on.
     """
 
@@ -43,6 +45,7 @@ class Job:
     include_usage: bool = False
     explain: bool = False
     echo: bool = False
+    stop_matcher: StopMatcher | None = None
     warnings: list[str] = field(default_factory=list)
     spans_ms: Mapping[str, float] = field(default_factory=dict)
 

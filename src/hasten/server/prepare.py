@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hasten.errors import InvalidRequest, PromptTooLong
+from hasten.errors import InvalidRequest
 from hasten.request import MAX_TOP_LOGPROBS, SamplingParams
 from hasten.server.job import Job, Prompt, choice_seeds, draw_seed
 from hasten.server.protocol import ChatRequest, CompletionRequest, ContentPart, Message, SamplingFields
 from hasten.server.quoting import cut
 from hasten.server.state import ServerState
-from hasten.tokenizer.tokenizer import INLINE_CHARS as INLINE_CHARS
+from hasten.server.tokenizing import chat_token_ids, text_of, token_ids_of
+from hasten.tokenizer.stop_matcher import StopMatcher
 
 MAX_CHOICES = 128  # OpenAI's limit for n; here for n × prompts
 MAX_STOP_STRINGS = 16
+INLINE_STOP_CHARS = 500  # about 1 ms
 MAX_LOGIT_BIAS = 1024
 MESSAGES_PER_SLICE = 200
-# of a long text, so many characters for each token of the context are tokenized first: prose has about 4 a token
-PROBE_CHARS = 8
 _ROLES = ("system", "developer", "user", "assistant")
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
@@ -41,7 +41,7 @@ async def chat_job(state: ServerState, body: ChatRequest, **known: Any) -> Job:
     prompt = Prompt(tuple(token_ids))
     state.limits.check_prompt(prompt.token_ids)
     job = Prepared(model, sampling, (prompt,), num_choices, "chatcmpl", start_s)
-    return _job(state, body, job, **known)
+    return await _job(state, body, job, **known)
 
 
 async def completion_job(state: ServerState, body: CompletionRequest, **known: Any) -> Job:
@@ -57,7 +57,7 @@ async def completion_job(state: ServerState, body: CompletionRequest, **known: A
     names = [f"prompt[{i}]" if sources is body.prompt else "the prompt" for i in range(len(sources))]
     prompts = tuple([await _prompt(state, source, bool(body.echo), name) for source, name in zip(sources, names, strict=True)])
     job = Prepared(model, sampling, prompts, num_choices, "cmpl", start_s)
-    return _job(state, body, job, echo=bool(body.echo), **known)
+    return await _job(state, body, job, echo=bool(body.echo), **known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,60 +111,6 @@ def _text_of(part: ContentPart, where: str) -> str:
     return part.text
 
 
-async def chat_token_ids(
-    state: ServerState, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
-) -> list[int]:
-    """Ids of a rendered conversation. The template writes every special token itself: none is added to it."""
-
-    def render() -> str:
-        return state.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, template=state.chat_template)
-
-    num_chars = sum(len(message["content"]) for message in messages)
-    await check_text_length(state, num_chars, param="messages")
-    text = render() if num_chars + 50 * len(messages) <= INLINE_CHARS else await asyncio.to_thread(render)
-    return await token_ids_of(state, text, param="messages", add_special_tokens=False)
-
-
-async def token_ids_of(state: ServerState, text: str, *, param: str, add_special_tokens: bool = True) -> list[int]:
-    """Ids of `text`; long ones are tokenized in a thread while the loop goes on."""
-    await check_text_length(state, len(text), param=param)
-    if len(text) <= INLINE_CHARS:
-        return state.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    await _check_beginning(state, text, param=param)
-    return await asyncio.to_thread(state.tokenizer.encode, text, add_special_tokens=add_special_tokens)
-
-
-async def check_text_length(state: ServerState, num_chars: int, *, param: str) -> None:
-    """Raises PromptTooLong when not even the longest token, over and over, could make the text fit: no need to tokenize."""
-    limit = state.limits.max_tokens_total
-    if num_chars <= limit:
-        return
-    # a character is a byte at least
-    at_least = num_chars // await asyncio.to_thread(state.longest_token_bytes)
-    if at_least > limit:
-        raise PromptTooLong(
-            f"prompt has {num_chars} characters, which is more than {at_least} tokens, max_model_len is "
-            f"{state.limits.max_model_len}: shorten it, or start with a larger --max-model-len",
-            param=param,
-        )
-
-
-async def _check_beginning(state: ServerState, text: str, *, param: str) -> None:
-    """Raises PromptTooLong when the beginning of a long text is too much already: a megabyte takes a second to tokenize."""
-    limit = state.limits.max_tokens_total
-    num_chars = PROBE_CHARS * limit
-    if len(text) <= 2 * num_chars:
-        return
-    num_tokens = len(await asyncio.to_thread(state.tokenizer.encode, text[:num_chars], add_special_tokens=False))
-    # an eighth to spare: cutting a word in two may have made a few tokens more than the whole text has there
-    if num_tokens > limit + limit // 8:
-        raise PromptTooLong(
-            f"the first {num_chars} of the prompt's {len(text)} characters are {num_tokens} tokens already, max_model_len is "
-            f"{state.limits.max_model_len}: shorten it, or start with a larger --max-model-len",
-            param=param,
-        )
-
-
 def _prompt_sources(prompt: str | list[str | int | list[int]] | None) -> list[str | list[int]]:
     """The prompts of a completion request, one each; OpenAI allows four spellings."""
     if prompt is None:
@@ -188,10 +134,12 @@ async def _prompt(state: ServerState, source: str | list[int], with_text: bool, 
     state.limits.check_prompt(token_ids)
     if isinstance(source, str):
         return Prompt(tuple(token_ids), source)
-    return Prompt(tuple(token_ids), state.tokenizer.decode(token_ids, skip_special_tokens=False) if with_text else "")
+    if not with_text:
+        return Prompt(tuple(token_ids))
+    return Prompt(tuple(token_ids), await text_of(state, token_ids))
 
 
-def _job(
+async def _job(
     state: ServerState, body: SamplingFields, prepared: Prepared, *, arrival_s: float, warnings: list[str], **known: Any
 ) -> Job:
     if body.stream_options is not None and not body.stream:
@@ -200,6 +148,7 @@ def _job(
     if room == 0 and prepared.sampling.max_tokens != 0:
         warnings = [*warnings, f"the prompt fills the context of {state.limits.max_tokens_total} tokens: no answer fits"]
     seed = draw_seed() if body.seed is None else body.seed
+    stop_matcher = await _stop_matcher(prepared.sampling.stop)
     now_s = time.monotonic()
     return Job(
         public_id=f"{prepared.id_prefix}-{secrets.token_hex(12)}",
@@ -214,6 +163,7 @@ def _job(
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         explain=bool(body.hasten and body.hasten.explain),
+        stop_matcher=stop_matcher,
         warnings=warnings,
         spans_ms={
             "parse": (prepared.tokenize_from_s - arrival_s) * 1e3,
@@ -221,6 +171,12 @@ def _job(
         },
         **known,
     )
+
+
+async def _stop_matcher(stop: tuple[str, ...]) -> StopMatcher | None:
+    if sum(map(len, stop)) <= INLINE_STOP_CHARS:
+        return StopMatcher(stop) if stop else None
+    return await asyncio.to_thread(StopMatcher, stop)
 
 
 def _num_choices(body: SamplingFields, num_prompts: int) -> int:

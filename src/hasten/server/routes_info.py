@@ -15,7 +15,7 @@ from hasten.server import dashboard, metrics
 from hasten.server.auth import CLIENT_KEY
 from hasten.server.errors import error_response, json_response
 from hasten.server.json_body import decode
-from hasten.server.prepare import INLINE_CHARS, chat_token_ids, plain_messages
+from hasten.server.prepare import plain_messages
 from hasten.server.protocol import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -28,7 +28,10 @@ from hasten.server.protocol import (
 )
 from hasten.server.quoting import cut
 from hasten.server.routes import read_json
+from hasten.server.settings import printable
 from hasten.server.state import ServerState
+from hasten.server.tokenizing import chat_token_ids, text_of
+from hasten.tokenizer.tokenizer import INLINE_CHARS
 
 # tokenizing runs at a megabyte or so a second, and nobody's request may take that long for nothing
 MAX_TOKENIZE_CHARS = 2**20
@@ -93,8 +96,7 @@ async def detokenize(request: Request) -> Response:
     if low < 0 or high >= state.info.vocab_size:
         wrong = low if low < 0 else high
         raise InvalidRequest(f"token id {wrong} is outside the vocabulary (0 … {state.info.vocab_size - 1})", param="tokens")
-    text = await asyncio.to_thread(state.tokenizer.decode, body.tokens, skip_special_tokens=False)
-    return json_response(DetokenizeAnswer(text))
+    return json_response(DetokenizeAnswer(await text_of(state, body.tokens)))
 
 
 async def health(request: Request) -> Response:
@@ -121,7 +123,7 @@ async def config(request: Request) -> Response:
     """GET /config: what every automatic choice became. Keys are counted, not shown."""
     state = _state(request)
     server = {
-        field.name: getattr(state.server_config, field.name)
+        field.name: _shown(getattr(state.server_config, field.name))
         for field in dataclasses.fields(state.server_config)
         if field.name != "api_key"
     }
@@ -147,6 +149,10 @@ async def config(request: Request) -> Response:
             "sampling_defaults": {name: value for name, value in defaults.items() if value not in (None, ())},
         }
     )
+
+
+def _shown(value: object) -> object:
+    return printable(value) if isinstance(value, str) else value  # a path need not be UTF-8
 
 
 async def explain(request: Request) -> Response:

@@ -12,57 +12,61 @@ import errno
 import gc
 import importlib
 import logging
-import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import uvicorn
 import uvloop
 
 from hasten import __version__
 from hasten.config import EngineConfig, ServerConfig, parse_size
-from hasten.engine.build import LoadedEngine, load_engine
-from hasten.engine.memory import size
-from hasten.errors import TemplateError, UsageError
+from hasten.engine.build import LoadedEngine, load_engine, resolve_config
+from hasten.engine.memory import budget, size
 from hasten.server.app import create_app
 from hasten.server.auth import configured_keys
 from hasten.server.http_protocol import BACKLOG, http_config
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
+from hasten.server.quoting import cut
+from hasten.server.settings import check_config, printable_names, read_template
+from hasten.server.signals import end_at_once, sigterm_ends_loading
 from hasten.server.state import ServerState
-from hasten.tokenizer.chat_template import check_template
 from hasten.weights.registry import ResolvedModel
 
 EXIT_FAILED = 1
 _EXIT_ON_SIGNAL = {signal.SIGTERM: 0, signal.SIGINT: 130}
-FLUSH_S = 0.4  # for answers that are finished but not yet sent when the drain is over
+FLUSH_S = 0.4  # beyond the grace time, for the last events of answers that it cut
 
 
 def serve(model: ResolvedModel, engine_config: EngineConfig, server_config: ServerConfig) -> int:
     """Serve `model` until a signal ends it. Returns the exit code: 0, 1 (port), 130 (Ctrl-C).
 
+    SIGTERM while the model loads ends the process.
+
     Raises: UsageError (configuration), ModelError (the file), DoesNotFit (memory).
     """
-    _check_config(server_config)
-    template = _read_template(server_config.chat_template)
+    check_config(server_config)
+    resolve_config(engine_config)
+    budget(engine_config.memory, sys.maxsize)
+    template = read_template(server_config.chat_template)
+    names = printable_names(server_config.served_model_name or (model.name, *model.aliases))
     try:
         listener = bind(server_config.host, server_config.port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         print(f"hasten: {_bind_message(error, server_config)}", file=sys.stderr, flush=True)
         return EXIT_FAILED
-    with listener:
+    with listener, sigterm_ends_loading():
+        print(f"hasten {__version__}\nloading  {model.path} ({_file_size(model.path)})", flush=True)
         # 80 ms of imports that the first chat would pay for; they fit beside the native work of loading
         threading.Thread(target=importlib.import_module, args=("hasten.tokenizer.template_sandbox",), daemon=True).start()
         loaded = load_engine(model.path, engine_config)
         try:
             client = LocalClient(loaded.engine)
-            names = server_config.served_model_name or (model.name, *model.aliases)
-            state = make_state(client, loaded, tuple(dict.fromkeys(names)), server_config, template)
+            state = make_state(client, loaded, names, server_config, template)
             for line in start_lines(state, loaded):
                 print(line, flush=True)
             return run(state, client, listener)
@@ -115,11 +119,10 @@ def url_of(listener: socket.socket) -> str:
 
 
 def start_lines(state: ServerState, loaded: LoadedEngine) -> Sequence[str]:
-    """What a person wants to know at start, except the address: `run` prints that when it answers."""
+    """What a person wants to know of a loaded model; `run` prints the address when it answers."""
     how = ", ".join(f"{name} {value}" for name, value in state.info.description.items())
     return (
-        f"hasten {__version__}",
-        f"model    {', '.join(state.model_names)}: {loaded.checkpoint.path}",
+        f"model    {', '.join(state.model_names)}",
         f"runs on  {how}",
         f"numerics {state.info.numerics_profile}",
         f"memory   {loaded.memory}",
@@ -127,6 +130,13 @@ def start_lines(state: ServerState, loaded: LoadedEngine) -> Sequence[str]:
         *(f"{name:<14} {_shown(loaded.config, name)}: {reason}" for name, reason in loaded.reasons.items()),
         *(f"note     {note}" for note in loaded.memory.notes),
     )
+
+
+def _file_size(path: Path) -> str:
+    try:
+        return size(path.stat().st_size)
+    except OSError:
+        return "not there"  # loading says it better
 
 
 def _shown(config: EngineConfig, name: str) -> str:
@@ -163,7 +173,8 @@ class _Process:
     async def main(self, listener: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         for number in _EXIT_ON_SIGNAL:
-            loop.add_signal_handler(number, self._on_signal, number)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as whoever started us wants it: `sh -c 'hasten serve … &'`
+                loop.add_signal_handler(number, self._on_signal, number)
         self.client.start()
         # what lives now lives for good: the collector need not look at it again
         gc.collect()
@@ -178,32 +189,35 @@ class _Process:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self.state.is_draining:
-            _end_at_once(128 + number)
+            end_at_once(128 + number)
         self.state.is_draining = True
         self.exit_code = _EXIT_ON_SIGNAL[number]
         self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        stats, grace_s = self.client.stats(), self.state.server_config.grace_s
-        if stats.num_open:
-            text = f"hasten: finishing {stats.num_open} answers, at most {grace_s:g} s; once more to stop at once"
+        loop, grace_s = asyncio.get_running_loop(), self.state.server_config.grace_s
+        deadline = loop.time() + grace_s + FLUSH_S
+        num_open = self.client.stats().num_open
+        if num_open:
+            text = f"hasten: finishing {num_open} answers, at most {grace_s:g} s; once more to stop at once"
             print(text, file=sys.stderr, flush=True)
         await self.client.drain(grace_s)
-        deadline = asyncio.get_running_loop().time() + FLUSH_S
-        while self.server.server_state.tasks and asyncio.get_running_loop().time() < deadline:
+        # the answers are written; who reads slowly has the rest of the time to take them
+        while self._is_sending() and loop.time() < deadline:
             await asyncio.sleep(0.01)
         self.server.should_exit = True
 
-
-def _end_at_once(code: int) -> NoReturn:
-    """No thread, stream or buffer can hold this up; there are no child processes and no files half written."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    def _is_sending(self) -> bool:
+        state = self.server.server_state
+        return bool(state.tasks) or any(
+            connection.transport.get_write_buffer_size() for connection in state.connections if connection.transport is not None
+        )
 
 
 def _set_up_logging(access_log: bool) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger("hasten").handlers = [handler]
     # an exception in a route is logged by hasten.server; uvicorn would add a second traceback, and one per cut stream
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     if access_log:
@@ -215,39 +229,9 @@ def _set_up_logging(access_log: bool) -> None:
         logger.propagate = False
 
 
-def _check_config(config: ServerConfig) -> None:
-    try:
-        parse_size(config.max_body)
-    except ValueError as error:
-        raise UsageError(f"--max-body: {error}") from None
-    if not 0 <= config.port <= 65535:
-        raise UsageError(f"--port is {config.port}, it must be in [0, 65535]")
-    if not 0 <= config.grace_s < float("inf"):
-        raise UsageError(f"--grace-s is {config.grace_s}, it must be a number of seconds")
-    for name in ("served_model_name", "api_key", "cors"):
-        if not all(value.strip() for value in getattr(config, name)):
-            raise UsageError(
-                f"--{name.replace('_', '-')} (or an entry of HASTEN_{name.upper()}) is empty: give it a value, or leave it out"
-            )
-
-
-def _read_template(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        template = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--chat-template: cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--chat-template: {path} is not UTF-8 at byte {error.start}") from None
-    try:
-        check_template(template)
-    except TemplateError as error:
-        raise UsageError(f"--chat-template: {path}: {error}") from None
-    return template
-
-
-def _bind_message(error: OSError, config: ServerConfig) -> str:
+def _bind_message(error: OSError | UnicodeError, config: ServerConfig) -> str:
+    if isinstance(error, UnicodeError):
+        return f"--host is {cut(config.host)!r}: not a name or address ({error})"
     where = f"port {config.port} on {config.host}"
     if error.errno == errno.EADDRINUSE:
         return f"{where} is in use: stop what listens there, or choose another with --port (0 takes a free one)"
