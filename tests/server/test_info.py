@@ -41,6 +41,12 @@ def test_tokenize_and_back(server: RunningServer) -> None:
     assert server.http.post("/detokenize", json={"tokens": body["tokens"]}).json() == {"prompt": text}
 
 
+def test_tokenize_with_texts(server: RunningServer) -> None:
+    body = server.http.post("/tokenize", json={"prompt": "né", "return_token_strs": True, "chat_template": None}).json()
+    assert body["token_strs"] == [server.words.tokenizer.token_bytes(i).decode(errors="replace") for i in body["tokens"]]
+    assert server.http.post("/tokenize", json={"prompt": "né"}).json()["token_strs"] is None
+
+
 def test_tokenize_a_conversation(server: RunningServer) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     body = server.http.post("/tokenize", json={"messages": messages}).json()
@@ -65,6 +71,9 @@ def test_tokenize_adds_special_tokens_unless_told_not_to() -> None:
         ("/tokenize", {"prompt": 5}, 400, "prompt"),
         ("/tokenize", {"prompt": "a" * (2**20 + 1)}, 400, "prompt"),
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model"),
+        ("/tokenize", {"prompt": "a", "add_special_token": True}, 400, "add_special_token"),
+        ("/tokenize", {"prompt": "a", "continue_final_message": True}, 400, "continue_final_message"),
+        ("/detokenize", {"tokens": [1], "skip_special_tokens": 1}, 400, "skip_special_tokens"),
         ("/detokenize", {}, 400, "tokens"),
         ("/detokenize", {"tokens": [-1]}, 400, "tokens"),
         ("/detokenize", {"tokens": [10**7]}, 400, "tokens"),

@@ -24,6 +24,11 @@ INLINE_STOP_CHARS = 500  # about 1 ms
 MAX_LOGIT_BIAS = 1024
 MESSAGES_PER_SLICE = 200
 _ROLES = ("system", "developer", "user", "assistant")
+_UNSUPPORTED_IN_MESSAGES = (
+    ("tool_calls", "tool calls are"),
+    ("function_call", "tool calls are"),
+    ("prefix", "continuing a message is"),
+)
 _SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 
 
@@ -87,12 +92,15 @@ async def plain_messages(messages: Sequence[Message] | None) -> list[dict[str, A
 def _plain_message(message: Message, where: str) -> dict[str, Any]:
     if message.role not in _ROLES:
         raise InvalidRequest(f"{where}.role is {cut(message.role)!r}: supported are {', '.join(_ROLES)}", param=f"{where}.role")
-    if message.tool_calls:
-        raise InvalidRequest(
-            f"{where}.tool_calls is not supported: tool calls are not built yet",
-            param=f"{where}.tool_calls",
-            code="unsupported_parameter",
-        )
+    for name, what in (
+        ("tool_calls", "tool calls are"),
+        ("function_call", "tool calls are"),
+        ("prefix", "continuing a message is"),
+    ):
+        if getattr(message, name):
+            raise InvalidRequest(
+                f"{where}.{name} is not supported: {what} not built yet", param=f"{where}.{name}", code="unsupported_parameter"
+            )
     if message.content is None and message.role != "assistant":
         raise InvalidRequest(f"{where}.content is missing", param=f"{where}.content")
     content = message.content or ""

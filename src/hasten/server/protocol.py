@@ -39,6 +39,8 @@ class Message(msgspec.Struct, kw_only=True):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[msgspec.Raw] | None = None
+    function_call: dict[str, msgspec.Raw] | None = None
+    prefix: bool | None = None
 
 
 class SamplingFields(msgspec.Struct, kw_only=True):
@@ -90,6 +92,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     messages: list[Message] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True):
@@ -242,6 +245,7 @@ class TokenizeAnswer(msgspec.Struct):
     count: int
     max_model_len: int
     tokens: list[int]
+    token_strs: list[str] | None = None
 
 
 class DetokenizeAnswer(msgspec.Struct):

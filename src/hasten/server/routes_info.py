@@ -14,6 +14,7 @@ from hasten.request import SamplingParams
 from hasten.server import dashboard, metrics
 from hasten.server.auth import CLIENT_KEY
 from hasten.server.errors import error_response, json_response
+from hasten.server.fields import refuse_unknown
 from hasten.server.json_body import decode
 from hasten.server.prepare import plain_messages
 from hasten.server.protocol import (
@@ -30,7 +31,7 @@ from hasten.server.quoting import cut
 from hasten.server.routes import read_json
 from hasten.server.settings import printable
 from hasten.server.state import ServerState
-from hasten.server.tokenizing import chat_token_ids, text_of
+from hasten.server.tokenizing import chat_token_ids, text_of, token_texts
 from hasten.tokenizer.tokenizer import INLINE_CHARS
 
 # tokenizing runs at a megabyte or so a second, and nobody's request may take that long for nothing
@@ -60,7 +61,9 @@ def _card(state: ServerState, name: str) -> ModelCard:
 async def tokenize(request: Request) -> Response:
     """POST /tokenize: ids of a text, or of a conversation as the template writes it."""
     state = _state(request)
-    body = decode((await read_json(request))[0], TokenizeRequest)
+    data, names = await read_json(request)
+    body = decode(data, TokenizeRequest)
+    refuse_unknown(data, names, TokenizeRequest)
     if body.model is not None:
         state.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
@@ -70,7 +73,10 @@ async def tokenize(request: Request) -> Response:
         token_ids = await chat_token_ids(state, messages, add_generation_prompt=body.add_generation_prompt is not False)
     else:
         token_ids = await _tokenize_text(state, body.prompt, body.add_special_tokens is not False)
-    return json_response(TokenizeAnswer(len(token_ids), state.limits.max_tokens_total, token_ids))
+    answer = TokenizeAnswer(len(token_ids), state.limits.max_tokens_total, token_ids)
+    if body.return_token_strs:
+        answer.token_strs = await token_texts(state, token_ids)
+    return json_response(answer)
 
 
 async def _tokenize_text(state: ServerState, text: str, add_special_tokens: bool) -> list[int]:
@@ -87,7 +93,9 @@ async def _tokenize_text(state: ServerState, text: str, add_special_tokens: bool
 async def detokenize(request: Request) -> Response:
     """POST /detokenize: the text of ids, control tokens included."""
     state = _state(request)
-    body = decode((await read_json(request))[0], DetokenizeRequest)
+    data, names = await read_json(request)
+    body = decode(data, DetokenizeRequest)
+    refuse_unknown(data, names, DetokenizeRequest)
     if body.model is not None:
         state.check_model(body.model)
     if body.tokens is None:

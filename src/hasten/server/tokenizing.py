@@ -74,3 +74,12 @@ async def text_of(state: ServerState, token_ids: list[int]) -> str:
     if len(token_ids) <= INLINE_IDS:
         return state.tokenizer.decode(token_ids, skip_special_tokens=False)
     return await asyncio.to_thread(state.tokenizer.decode, token_ids, skip_special_tokens=False)
+
+
+async def token_texts(state: ServerState, token_ids: Sequence[int]) -> list[str]:
+    """The text of each id by itself; U+FFFD where that is only part of a character."""
+
+    def texts() -> list[str]:
+        return [state.tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in token_ids]
+
+    return texts() if len(token_ids) <= INLINE_IDS else await asyncio.to_thread(texts)
