@@ -9,12 +9,11 @@ from typing import Any
 
 import openai
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from hasten.config import ServerConfig
 from hasten.engine.ledger import DECODE, HELD, PREEMPTED, PREFILL, QUEUE
 from hasten.server.auth import configured_keys
-from tests.server.running import MODEL, RunningServer, running_server, scripted
+from tests.server.running import MODEL, RunningServer, running_server
 from tests.support.toy_tokenizer import toy
 
 
@@ -90,50 +89,6 @@ def test_bad_token_requests(server: RunningServer, path: str, body: dict[str, An
 def test_health_and_ready(server: RunningServer) -> None:
     assert server.http.get("/health").status_code == 200
     assert server.http.get("/ready").status_code == 200
-
-
-def samples(server: RunningServer) -> dict[str, float]:
-    """Samples by name, summed over labels."""
-    sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(server.http.get("/metrics").text):
-        for sample in family.samples:
-            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    return sums
-
-
-@pytest.mark.parametrize(("names", "prefix"), [("hasten", "hasten_"), ("vllm", "vllm:")])
-def test_metrics_count_what_happened(names: Any, prefix: str) -> None:
-    words = toy()
-    with running_server(scripted(words), words, server_config=ServerConfig(metrics_names=names)) as server:
-        for _ in range(3):
-            server.complete(prompt="abcde", max_tokens=7, ignore_eos=True)
-        found = samples(server)
-        assert found[prefix + "prompt_tokens_total"] == 15
-        assert found[prefix + "generation_tokens_total"] == 21
-        assert found[prefix + "request_success_total"] == 3
-        assert found[prefix + "num_requests_running"] == 0
-        assert found[prefix + "num_requests_waiting"] == 0
-        assert found[prefix + "num_preemptions_total"] == 0
-        assert found[prefix + "kv_cache_usage_perc"] == 0
-        assert found[prefix + "time_to_first_token_seconds_count"] == 3
-        assert found[prefix + "inter_token_latency_seconds_count"] == 18
-        assert found[prefix + "time_per_output_token_seconds_count"] == 3
-        assert found[prefix + "e2e_request_latency_seconds_count"] == 3
-        assert found[prefix + "request_prompt_tokens_sum"] == 15
-        assert found[prefix + "request_generation_tokens_sum"] == 21
-        assert found[prefix + "step_seconds_count"] == len(server.executor.plans)
-        assert 0 < found[prefix + "step_seconds_sum"] < 10
-
-
-def test_metrics_say_why_requests_ended() -> None:
-    words = toy()
-    with running_server(scripted(words, [list(b"abc"), list(b"abc")]), words) as server:
-        server.complete(max_tokens=2)  # length
-        server.complete(max_tokens=9)  # end token
-        server.complete(prompt="ab", stop=[server.answer("ab", 2)[-1]], max_tokens=9)  # a stop string
-        text = server.http.get("/metrics").text
-        assert re.search(r'request_success_total\{finished_reason="length",model_name="toy"\} 1', text)
-        assert re.search(r'request_success_total\{finished_reason="stop",model_name="toy"\} 2', text)
 
 
 def test_config_shows_everything_but_keys() -> None:

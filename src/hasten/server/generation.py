@@ -126,6 +126,8 @@ class Generation:
                 await asyncio.sleep(0)  # there may be 128, and others want the loop
                 if self._abandoned:
                     return
+            limit = self.state.resolve(self.job.sampling, len(self.job.prompts[0].token_ids)).max_tokens
+            self.state.metrics.accepted(len(self.job.seeds), limit or 0)
         except BaseException:
             self.abandon()
             raise
@@ -185,7 +187,7 @@ class Generation:
         ]
         if len(ledgers) < len(self.choices):
             return []
-        self.state.ledgers.add(self.job.public_id, self.job.client_key, ledgers)
+        self.state.ledgers.add(self.job.public_id, self.job.client_key, ledgers, client_word=self.job.client_word)
         return ledgers
 
     def _request(self, choice: Choice) -> EngineRequest:
@@ -212,7 +214,9 @@ class Generation:
                 raise EngineStopped("the engine ended the answer without saying why")
         except Exception as error:
             choice.error = error if isinstance(error, HastenError) else HastenError(f"the answer failed: {error}")
-            choice.finish_reason = choice.finish_reason or FinishReason.ERROR
+            if choice.finish_reason is None:
+                choice.finish_reason = FinishReason.ERROR
+                self._count(choice)
             self.state.client.cancel(request_id)
             self._changed.set()
             if not isinstance(error, HastenError):
@@ -238,10 +242,16 @@ class Generation:
             choice.error = HastenError(event.error or "the engine failed while answering")
         elif choice.finish_reason is FinishReason.CANCELLED and not self._abandoned:
             choice.error = EngineStopped("the server is shutting down and could not finish this answer")
+        self._count(choice)
+        if self.is_finished and (self._abandoned or any(other.error for other in self.choices)):
+            self.ledgers()  # nobody will ask for them, but /explain is there for just those that went wrong
+
+    def _count(self, choice: Choice) -> None:
+        assert choice.finish_reason is not None
         self.state.metrics.finished(
             choice.finish_reason,
             e2e_s=time.monotonic() - self.job.arrival_s,
-            tpot_ms=None if choice.ledger is None else choice.ledger.tpot_ms,
+            ledger=choice.ledger,
             num_prompt_tokens=len(choice.prompt.token_ids),
             num_tokens=choice.num_tokens,
         )

@@ -27,6 +27,7 @@ class Job:
     """One HTTP request for text: every prompt is answered `len(seeds)` times.
 
     `seed` is the client's or was drawn here; `seeds` has one for each choice of a prompt, the first is `seed` itself.
+    `client_word` is the client's own name for the request (`X-Request-Id`), "" for none.
     `stop_matcher` has `sampling.stop`, once for all choices.
     `spans_ms` is the time spent before the engine saw it, by ledger part, from `arrival_s` (time.monotonic()) on.
     """
@@ -41,6 +42,7 @@ class Job:
     arrival_s: float
     created_s: int
     client_key: bytes = b""
+    client_word: str = ""
     stream: bool = False
     include_usage: bool = False
     explain: bool = False

@@ -1,6 +1,7 @@
 """`/metrics`: vLLM's names behind our prefix (or theirs), so that existing dashboards work; and the step time.
 
-Source of names and buckets: vLLM documentation, "Production metrics".
+Source of names and buckets: vLLM documentation, "Production metrics". Below vLLM's lowest bucket there are more: a small
+model on a CPU is done where a large one on a GPU begins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hasten.request import FinishReason
+from hasten.engine.ledger import QUEUE
+from hasten.request import FinishReason, Ledger
 from hasten.server.client import EngineClient
 
 _TTFT_BUCKETS_S = (
@@ -21,9 +23,11 @@ _TTFT_BUCKETS_S = (
     640.0, 2560.0,
 )  # fmt: skip
 _ITL_BUCKETS_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0,
 )  # fmt: skip
 _E2E_BUCKETS_S = (
+    0.01, 0.03, 0.1,
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
     7680.0,
 )  # fmt: skip
@@ -49,12 +53,26 @@ class Metrics:
         self._registry.register(_EngineCollector(client, model_name, prefix))
         self._ttft = self._histogram(prefix, "time_to_first_token_seconds", "Arrival to first token.", _TTFT_BUCKETS_S)
         self._itl = self._histogram(prefix, "inter_token_latency_seconds", "Gap between two tokens.", _ITL_BUCKETS_S)
+        self._old_itl = self._histogram(
+            prefix, "time_per_output_token_seconds", "inter_token_latency_seconds under its older name.", _ITL_BUCKETS_S
+        )
         self._tpot = self._histogram(
-            prefix, "time_per_output_token_seconds", "(last - first) / (n - 1) of a request.", _ITL_BUCKETS_S
+            prefix, "request_time_per_output_token_seconds", "(last - first) / (n - 1) of a request.", _ITL_BUCKETS_S
         )
         self._e2e = self._histogram(prefix, "e2e_request_latency_seconds", "Arrival to last token.", _E2E_BUCKETS_S)
+        self._spans = {
+            name: self._histogram(prefix, f"request_{name}_time_seconds", f"{text}.", _E2E_BUCKETS_S)
+            for name, text in (
+                ("queue", "Arrival to the first step"),
+                ("prefill", "First step to first token"),
+                ("decode", "First token to last token"),
+                ("inference", "First step to last token"),
+            )
+        }
         self._prompt = self._histogram(prefix, "request_prompt_tokens", "Prompt tokens of a request.", _TOKEN_BUCKETS)
         self._output = self._histogram(prefix, "request_generation_tokens", "Tokens of an answer.", _TOKEN_BUCKETS)
+        self._max_tokens = self._histogram(prefix, "request_params_max_tokens", "max_tokens of a request.", _TOKEN_BUCKETS)
+        self._n = self._histogram(prefix, "request_params_n", "n of a request.", (1, 2, 5, 10, 20))
         success = Counter(
             prefix + "request_success",
             "Finished requests by reason.",
@@ -70,17 +88,32 @@ class Metrics:
         """`num_tokens` came together, `seconds` after the ones before."""
         for _ in range(num_tokens):
             self._itl.observe(seconds / num_tokens)
+            self._old_itl.observe(seconds / num_tokens)
+
+    def accepted(self, n: int, max_tokens: int) -> None:
+        """An HTTP request's parameters, once the engine has it."""
+        self._n.observe(n)
+        self._max_tokens.observe(max_tokens)
 
     def finished(
-        self, reason: FinishReason, *, e2e_s: float, tpot_ms: float | None, num_prompt_tokens: int, num_tokens: int
+        self, reason: FinishReason, *, e2e_s: float, ledger: Ledger | None, num_prompt_tokens: int, num_tokens: int
     ) -> None:
-        """A request ended, however it did."""
+        """A choice ended, however it did. `ledger` is the engine's, None where it could not say."""
         self._success[reason].inc()
         self._e2e.observe(e2e_s)
         self._prompt.observe(num_prompt_tokens)
         self._output.observe(num_tokens)
-        if tpot_ms is not None:
-            self._tpot.observe(tpot_ms / 1e3)
+        if ledger is None:
+            return
+        if ledger.tpot_ms is not None:
+            self._tpot.observe(ledger.tpot_ms / 1e3)
+        # what follows the queue is inference, a preemption included, as vLLM counts it
+        queue_ms = sum(part.ms for part in ledger.parts if part.name == QUEUE)
+        self._spans["queue"].observe(queue_ms / 1e3)
+        if ledger.ttft_ms is not None:
+            self._spans["prefill"].observe((ledger.ttft_ms - queue_ms) / 1e3)
+            self._spans["decode"].observe((ledger.wall_ms - ledger.ttft_ms) / 1e3)
+            self._spans["inference"].observe((ledger.wall_ms - queue_ms) / 1e3)
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

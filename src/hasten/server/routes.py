@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.routing import Route
@@ -20,6 +20,8 @@ from hasten.server.shapes import ChatShape, Shape, TextShape
 from hasten.server.state import ServerState
 from hasten.server.stream import EventStream, WholeAnswer
 
+MAX_REQUEST_ID = 128
+
 _T = TypeVar("_T", bound=SamplingFields)
 
 
@@ -35,30 +37,31 @@ async def read_json(request: Request) -> tuple[bytes, frozenset[str]]:
 async def chat_completions(request: Request) -> ASGIApp:
     """POST /v1/chat/completions"""
     arrival_s = time.monotonic()
-    body, parsed, warnings = await _parse(request, ChatRequest)
-    del body
-    state: ServerState = request.app.state.server
-    job = await chat_job(state, parsed, arrival_s=arrival_s, warnings=warnings, client_key=request.scope.get(CLIENT_KEY, b""))
-    return _respond(Generation(state, job), ChatShape(job))
+    parsed, warnings = await _parse(request, ChatRequest)
+    job = await chat_job(request.app.state.server, parsed, arrival_s=arrival_s, warnings=warnings, **_client(request))
+    return _respond(Generation(request.app.state.server, job), ChatShape(job))
 
 
 async def completions(request: Request) -> ASGIApp:
     """POST /v1/completions"""
     arrival_s = time.monotonic()
-    body, parsed, warnings = await _parse(request, CompletionRequest)
-    del body
-    state: ServerState = request.app.state.server
-    job = await completion_job(
-        state, parsed, arrival_s=arrival_s, warnings=warnings, client_key=request.scope.get(CLIENT_KEY, b"")
-    )
-    return _respond(Generation(state, job), TextShape(job))
+    parsed, warnings = await _parse(request, CompletionRequest)
+    job = await completion_job(request.app.state.server, parsed, arrival_s=arrival_s, warnings=warnings, **_client(request))
+    return _respond(Generation(request.app.state.server, job), TextShape(job))
 
 
-async def _parse(request: Request, kind: type[_T]) -> tuple[bytes, _T, list[str]]:
+async def _parse(request: Request, kind: type[_T]) -> tuple[_T, list[str]]:
+    """The body, which is free again when this returns, and warnings about it."""
     request.app.state.server.check_accepting()
     body, names = await read_json(request)
-    parsed = decode(body, kind)
-    return body, parsed, check_fields(body, names, kind)
+    return decode(body, kind), check_fields(body, names, kind)
+
+
+def _client(request: Request) -> dict[str, Any]:
+    """Who asks, and by what name. A name that could not be sent back in a header, or is long, is none."""
+    word = request.headers.get("x-request-id", "")
+    is_fine = len(word) <= MAX_REQUEST_ID and word.isascii() and word.isprintable()
+    return {"client_key": request.scope.get(CLIENT_KEY, b""), "client_word": word.strip() if is_fine else ""}
 
 
 def _respond(generation: Generation, shape: Shape) -> ASGIApp:

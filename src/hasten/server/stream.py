@@ -37,7 +37,8 @@ class WholeAnswer:
             if self.generation.is_abandoned:
                 return
             fingerprint = self.generation.state.info.numerics_profile
-            response = json_response(whole_answer(self.generation, self.shape, fingerprint))
+            answer = whole_answer(self.generation, self.shape, fingerprint)
+            response = json_response(answer, headers={"x-request-id": request_id(self.generation)})
             await response(scope, receive, send)
 
 
@@ -61,7 +62,8 @@ class EventStream:
                 await self.generation.start()
                 async for pieces in self.generation.pieces():
                     if not is_started:
-                        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                        headers = [*_HEADERS, (b"x-request-id", request_id(self.generation).encode())]
+                        await send({"type": "http.response.start", "status": 200, "headers": headers})
                         is_started = True
                     body = b"".join(self._events(pieces))
                     if self._num_closed == len(self.generation.choices):
@@ -121,6 +123,11 @@ class EventStream:
         if job.include_usage:
             answer.usage = None  # OpenAI: null in every event but the last
         return answer
+
+
+def request_id(generation: Generation) -> str:
+    """What finds the request in logs and at /explain: the client's word for it, else the answer's id."""
+    return generation.job.client_word or generation.job.public_id
 
 
 @contextlib.asynccontextmanager
