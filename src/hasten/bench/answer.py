@@ -70,6 +70,12 @@ def _chars(choice: _Choice) -> tuple[int, str]:
     return chars, text
 
 
+def error_words(error: Any) -> str:
+    """The message of an `error` object as OpenAI writes it; whatever else a server sent, as it is."""
+    message = error.get("message") if isinstance(error, dict) else None
+    return str(error if message is None else message)
+
+
 class AnswerReader:
     """Fills a RequestRecord from the body of a streamed answer, one piece at a time.
 
@@ -107,7 +113,7 @@ class AnswerReader:
             return
         if event.error is not None:
             record.error = "stream_error"
-            record.error_detail = str(event.error)[:300]
+            record.error_detail = error_words(event.error)[:300]
         chars = sum(count for count, _ in written)
         for choice, (_, text) in zip(event.choices, written, strict=True):
             if text and self._keep_text:

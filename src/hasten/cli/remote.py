@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import httpx
 
+from hasten.bench.answer import AnswerReader, error_words
+from hasten.bench.record import RequestRecord
+from hasten.bench.request_metrics import request_metrics
 from hasten.cli.answer import Answer, Message
 from hasten.errors import HastenError, UnknownModel, UsageError
 
@@ -60,65 +62,47 @@ class RemoteServer:
         body: dict[str, Any] = {"model": self.name, "messages": list(messages), "stream": True}
         body["stream_options"] = {"include_usage": True}
         body.update(sampling)
-        start_s = time.monotonic()
-        times_s: list[float] = []
-        pieces: list[str] = []
-        usage: Mapping[str, Any] = {}
-        finish_reason = "stop"
+        start_ns = time.perf_counter_ns()
+        reader = AnswerReader(RequestRecord(id=self.name, intended_ns=start_ns, sent_ns=start_ns), keep_text=True)
         try:
             with self._http.stream("POST", f"{self._base}/chat/completions", json=body) as answer:
                 if answer.status_code != 200:
                     answer.read()
                 _check(answer)
-                for event in _events(answer.iter_lines()):
-                    usage = event.get("usage") or usage
-                    for choice in event.get("choices") or ():
-                        finish_reason = choice.get("finish_reason") or finish_reason
-                        # an empty or role-only chunk is not a token
-                        if text := (choice.get("delta") or {}).get("content"):
-                            times_s.append(time.monotonic())
-                            pieces.append(text)
-                            yield text
+                for data in answer.iter_bytes():
+                    num_before = len(reader.text)
+                    reader.feed(data, time.perf_counter_ns())
+                    yield from reader.text[num_before:]
+                    if reader.done or reader.record.error:
+                        break
+                reader.end(time.perf_counter_ns())
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
-        num_tokens = usage.get("completion_tokens")
-        return Answer(
-            text="".join(pieces),
-            finish_reason=finish_reason,
-            ttft_ms=(times_s[0] - start_s) * 1e3 if times_s else None,
-            tpot_ms=_tpot_ms(times_s, num_tokens),
-            wall_ms=(time.monotonic() - start_s) * 1e3,
-            prompt_tokens=usage.get("prompt_tokens"),
-            completion_tokens=num_tokens,
-        )
+        return _answer(reader)
 
     def _unreachable(self, error: httpx.HTTPError) -> HastenError:
         return HastenError(f"{self._base}: {str(error) or type(error).__name__}")
 
 
-def _tpot_ms(times_s: Sequence[float], num_tokens: int | None) -> float | None:
-    """(last − first) / (n − 1); n is the server's count, else that of the chunks, of which each may hold several tokens."""
-    count = num_tokens or len(times_s)
-    return (times_s[-1] - times_s[0]) * 1e3 / (count - 1) if len(times_s) > 1 and count > 1 else None
-
-
-def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """JSON objects of a server-sent event stream, up to [DONE]. Raises: HastenError for an error event or garbage."""
-    for line in lines:
-        if not line.startswith("data:"):
-            continue
-        data = line[len("data:") :].strip()
-        if data == "[DONE]":
-            return
-        try:
-            event = json.loads(data)
-        except json.JSONDecodeError as error:
-            raise HastenError(f"the server sent an event that is not JSON: {data[:80]!r}") from error
-        if not isinstance(event, dict):
-            raise HastenError(f"the server sent an event that is not an object: {data[:80]!r}")
-        if "error" in event:
-            raise HastenError(_message_of(event) or "the server ended the answer with an error")
-        yield event
+def _answer(reader: AnswerReader) -> Answer:
+    """What the load generator would say of it. Raises: HastenError for an error event, garbage, or an answer without end."""
+    record = reader.record
+    if record.error == "truncated":
+        raise HastenError(f"the answer was cut off: {record.error_detail}")
+    if record.error == "garbage":
+        raise HastenError(f"the server sent something else than a chunk of an answer: {record.error_detail}")
+    if record.error is not None:
+        raise HastenError(f"the server ended the answer with an error: {record.error_detail}")
+    times = request_metrics(record, spread=False)
+    return Answer(
+        text="".join(reader.text),
+        finish_reason=record.finish_reason or "stop",
+        ttft_ms=times.ttft_ms,
+        tpot_ms=times.tpot_ms,
+        wall_ms=times.e2e_ms,
+        prompt_tokens=record.prompt_tokens,
+        completion_tokens=record.completion_tokens,
+    )
 
 
 def _check(answer: httpx.Response) -> None:
@@ -126,13 +110,8 @@ def _check(answer: httpx.Response) -> None:
     if answer.status_code == 200:
         return
     try:
-        words = _message_of(answer.json())
+        body = answer.json()
+        words = error_words(body["error"]) if isinstance(body, dict) and body.get("error") else None
     except ValueError:
         words = None
     raise HastenError(f"the server answered {answer.status_code}: {words or answer.reason_phrase or answer.text[:200]}")
-
-
-def _message_of(body: Any) -> str | None:
-    error = body.get("error") if isinstance(body, dict) else None
-    message = error.get("message") if isinstance(error, dict) else error
-    return None if message is None else str(message)
