@@ -1,12 +1,15 @@
-"""One server with made-up answers for all tests that need nothing special."""
+"""One server with made-up answers for all tests that need nothing special; a model file and an environment for commands."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.server.running import RunningServer, running_server, scripted
+from tests.support.toy_gguf import toy_spec, write_toy_gguf
 from tests.support.toy_tokenizer import toy
 
 
@@ -24,3 +27,15 @@ def server(_shared_server: RunningServer) -> Iterator[RunningServer]:
     yield _shared_server
     _shared_server.wait_idle()
     _shared_server.check_alive()
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy with room for a long answer, so that there is something to interrupt."""
+    return write_toy_gguf(tmp_path_factory.mktemp("toy") / "toy.gguf", spec=toy_spec(max_position=8192))
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("HASTEN_") and name != "NO_COLOR"}
+    return environ | {"HASTEN_HOME": str(tmp_path / "home")}

@@ -271,7 +271,7 @@ def test_chat_with_a_server_times_the_first_text(capsys: pytest.CaptureFixture[s
     ("scenario", "words"),
     [
         ({"error_every": 1, "error_status": 503}, "the server answered 503"),
-        ({"garbage_every": 1}, "not JSON"),
+        ({"garbage_every": 1}, "an event is not a chunk"),
         ({"reset_every": 1}, "/v1: "),
     ],
 )

@@ -10,8 +10,8 @@ from cyclopts import App, CycloptsError
 
 from hasten.cli import options
 from hasten.cli.app import build
-from hasten.config import EngineConfig, ServerConfig
-from hasten.errors import InvalidRequest
+from hasten.config import EngineConfig, ServerConfig, check_ranges
+from hasten.errors import InvalidRequest, UsageError
 from hasten.request import SamplingParams
 
 Values = tuple[EngineConfig, ServerConfig, dict[str, Any]]
@@ -160,3 +160,43 @@ def test_the_key_that_bench_sends_follows_the_same_rule(monkeypatch: pytest.Monk
     assert _values(BenchOptions(api_key="c")).api_key == "c"
     monkeypatch.delenv("HASTEN_API_KEY")
     assert _values(BenchOptions()).api_key == "other"
+
+
+def test_words_that_stand_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse("--chunk", "off")[0].chunk == parse("--chunk", "0")[0].chunk == 0
+    monkeypatch.setenv("HASTEN_CHUNK", "OFF")
+    assert parse()[0].chunk == 0
+    with pytest.raises(CycloptsError, match="'never' is neither auto, off nor a whole number"):
+        parse("--chunk", "never")
+
+
+@pytest.mark.parametrize("command", ["serve", "generate", "chat"])
+def test_help_says_defaults_of_zero_and_ranges(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    build()([command, "--help"], exit_on_error=False)
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "(1 to 4096) [env var: HASTEN_MAX_NUM_SEQS] [default: 64]" in words
+    if command != "serve":
+        assert words.count("[default: 0]") == 1  # top_k
+        assert words.count("[default: 0.0]") == 3  # min_p and two penalties
+    assert {"serve": "SIGTERM let running answers finish", "generate": "standard error", "chat": "Ctrl-D ends it"}[
+        command
+    ] in words
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (EngineConfig(threads=0), "--threads is 0, it must be 1 to 1024"),
+        (EngineConfig(chunk=65537), "--chunk is 65537, it must be 0 to 65536"),
+        (EngineConfig(max_model_len=0), "--max-model-len is 0, it must be at least 1"),
+        (ServerConfig(port=-1), "--port is -1, it must be 0 to 65535"),
+        (ServerConfig(grace_s=float("nan")), "--grace-s is nan, it must be at least 0"),
+        (ServerConfig(grace_s=float("inf")), "--grace-s is inf, it must be at least 0"),
+    ],
+)
+def test_numbers_out_of_range(config: EngineConfig | ServerConfig, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_ranges(config)
+    assert str(caught.value) == words
+    check_ranges(EngineConfig(threads=1024, chunk=0, max_model_len=1))
+    check_ranges(ServerConfig(port=65535, grace_s=0))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from hasten import __version__
+from hasten import __version__, exit_codes
 from hasten.bench.arrivals import arrival_offsets
 from hasten.bench.audit import Monitor, audit
 from hasten.bench.client import BenchClient
@@ -100,8 +100,9 @@ class Outcome:
     def exit_code(self) -> int:
         """130 interrupted, 1 when the client was saturated or nothing was answered, else 0."""
         if self.result["interrupted"]:
-            return 130
-        return 1 if self.result["audit"].get("saturated") or not self.result["requests"]["ok"] else 0
+            return exit_codes.INTERRUPTED
+        failed = self.result["audit"].get("saturated") or not self.result["requests"]["ok"]
+        return exit_codes.FAILED if failed else exit_codes.DONE
 
 
 def run_bench(

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-EXIT_INTERRUPTED = 130
+from hasten import exit_codes
 
 
 def main() -> None:
@@ -21,8 +21,8 @@ def main() -> None:
         if mine:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer is out: the rest is the interpreter's tidying up
     except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    if code == EXIT_INTERRUPTED:
+        code = exit_codes.INTERRUPTED
+    if code == exit_codes.INTERRUPTED:
         # CPython would end by the signal if it came inside an exec("…"), as dataclasses use it; all is closed already
         if sys.stdout is not None:
             from hasten.cli import standard_output
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _leave(number: int, frame: object) -> None:
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(exit_codes.INTERRUPTED)
 
 
 def _main(arguments: list[str], *, interruptible: bool) -> int:

@@ -7,20 +7,19 @@ from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
-from hasten import __version__
-from hasten.cli import EXIT_INTERRUPTED, standard_output
+from hasten import __version__, exit_codes
+from hasten.cli import standard_output
 from hasten.errors import DoesNotFit, HastenError, UsageError
 
-EXIT_DONE = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_GATE = 3  # a comparison or quality gate said no; nothing went wrong
-EXIT_DOES_NOT_FIT = 4
-
 COMMANDS = {
-    "serve": "Start the OpenAI-compatible server.",
-    "chat": "Talk to a model, or to any OpenAI-compatible server, in the terminal.",
-    "generate": "One answer and its timing.",
+    "serve": "Start the OpenAI-compatible server.\n\n"
+    "Ctrl-C and SIGTERM let running answers finish, for at most --grace-s seconds; a second one ends it at once. "
+    "It prints `ready` and its address when it answers; /config then says what every `auto` became.",
+    "chat": "Talk to a model, or to any OpenAI-compatible server, in the terminal.\n\n"
+    "One line is one message; TTFT and TPOT stand under each answer. Ctrl-C stops an answer, Ctrl-D ends it.",
+    "generate": "One answer and its timing.\n\n"
+    "The answer goes to standard output as it is written, its timing to standard error. "
+    "Ctrl-C ends it with what there is so far.",
     "pull": "Fetch a model from a URL, a folder, or the packaged demo model.",
     "models": "List the models on this machine.",
     "bench": "Load against any OpenAI-compatible server; a gate for CI.",
@@ -48,7 +47,7 @@ def _shown(default: object) -> object:
     """Help shows None as what it means, and says nothing of an empty list or a flag that is off."""
     if default is None:
         return "auto"
-    return default if default not in ((), False) else None
+    return default if default is not False and default != () else None
 
 
 def run(tokens: Sequence[str]) -> int:
@@ -63,28 +62,28 @@ def guarded(command: Callable[[], object]) -> int:
     try:
         return standard_output.flush(_exit_code(command()))
     except CycloptsError as error:
-        return fail(f"{_one_line(str(error))} (hasten --help lists what there is)", EXIT_USAGE)
+        return fail(f"{_one_line(str(error))} (hasten --help lists what there is)", exit_codes.USAGE)
     except KeyboardInterrupt:
-        return standard_output.flush(EXIT_INTERRUPTED)
+        return standard_output.flush(exit_codes.INTERRUPTED)
     except HastenError as error:
         return fail(_one_line(str(error)), exit_code_of(error))
     except MemoryError:
-        return fail("out of memory: choose a smaller --memory, --max-model-len or model", EXIT_DOES_NOT_FIT)
+        return fail("out of memory: choose a smaller --memory, --max-model-len or model", exit_codes.DOES_NOT_FIT)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) or standard_output.flush(EXIT_DONE):
-            return standard_output.flush(EXIT_FAILED)  # it has said so
-        return fail(_one_line(str(error)), EXIT_FAILED)
+        if isinstance(error, BrokenPipeError) or standard_output.flush(exit_codes.DONE):
+            return standard_output.flush(exit_codes.FAILED)  # it has said so
+        return fail(_one_line(str(error)), exit_codes.FAILED)
     except Exception as error:  # a bug of ours: still one line, and how to see more
         words = _one_line(f"{type(error).__name__}: {error}")
-        return fail(f"internal error: {words} (HASTEN_DEBUG=1 shows where)", EXIT_FAILED)
+        return fail(f"internal error: {words} (HASTEN_DEBUG=1 shows where)", exit_codes.FAILED)
 
 
 def exit_code_of(error: HastenError) -> int:
     if isinstance(error, UsageError):
-        return EXIT_USAGE
+        return exit_codes.USAGE
     if isinstance(error, DoesNotFit):
-        return EXIT_DOES_NOT_FIT
-    return EXIT_FAILED
+        return exit_codes.DOES_NOT_FIT
+    return exit_codes.FAILED
 
 
 def fail(message: str, code: int) -> int:
@@ -94,7 +93,7 @@ def fail(message: str, code: int) -> int:
 
 
 def _exit_code(result: object) -> int:
-    return result if isinstance(result, int) else EXIT_DONE
+    return result if isinstance(result, int) else exit_codes.DONE
 
 
 def _one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from hasten import exit_codes
 from hasten.bench.options import BenchOptions
 from hasten.cli.options import key_to_send, options_of
 from hasten.cli.terminal import note
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 else:
     LoadOptions = options_of(BenchOptions)
 
-EXIT_FAILED = 1
-EXIT_GATE = 3
-EXIT_INTERRUPTED = 130
 # what compare tests where no gate names anything
 _USUAL = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2e_p50", "output_tokens_per_s", "error_rate")
 
@@ -111,13 +109,13 @@ def compare(
         reason = trustworthy(result)
         if reason is not None:
             note(f"hasten: {path} cannot be compared: {reason}")
-            return EXIT_FAILED
+            return exit_codes.FAILED
         if result.get("interrupted"):
             note(f"hasten: {path} was interrupted: it is compared as far as it got")
     different = incomparable(*results)
     if different is not None and not anyway:
         note(f"hasten: {a} and {b} cannot be compared: {different} (--anyway compares them)")
-        return EXIT_FAILED
+        return exit_codes.FAILED
     changes = [test(*results, gate) for gate in gates]
     if not gates:
         names = [name for name in _USUAL if _has(results, name)]
@@ -224,11 +222,11 @@ def _sweep(url: str, values: BenchOptions, output: Path | None, csv: Path | None
     _write(result, output, csv, report)
     _show(result, as_json)
     if result["interrupted"]:
-        return EXIT_INTERRUPTED
+        return exit_codes.INTERRUPTED
     saturated = result["stopped"] == "the client is saturated"
     if saturated:
         note("hasten: the client was saturated before the server: the last step describes the client")
-    return EXIT_FAILED if saturated or result["best"] is None else 0
+    return exit_codes.FAILED if saturated or result["best"] is None else 0
 
 
 def _report_of(result: dict[str, Any], *, plots: bool = True) -> Report:
@@ -268,7 +266,7 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
 
 
 def _ended(outcome: Outcome) -> int:
-    if outcome.exit_code == EXIT_FAILED:
+    if outcome.exit_code == exit_codes.FAILED:
         reasons = [] if outcome.result["requests"]["ok"] else ["no measured request was answered"]
         reasons += [finding["text"] for finding in outcome.result["audit"]["findings"] if finding["level"] == "error"]
         for reason in reasons:
@@ -294,5 +292,5 @@ def _gate_code(changes: Sequence[Change]) -> int:
     verdicts = [change.verdict for change in changes]
     if "worse" in verdicts:
         print("hasten: the gate says no", file=sys.stderr)
-        return EXIT_GATE
-    return EXIT_FAILED if "cannot tell" in verdicts else 0
+        return exit_codes.GATE
+    return exit_codes.FAILED if "cannot tell" in verdicts else 0

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from hasten import exit_codes
 from hasten.cli import options
 from hasten.cli.answer import Answer, Talker, timing_line
 from hasten.cli.terminal import ProgressLine, dim, note
@@ -95,10 +96,10 @@ def _converse(talker: Talker, system: str | None, asked: dict[str, Any]) -> int:
             continue
         messages.append({"role": "assistant", "content": answer})
         if stopped and not interactive:
-            return 130
+            return exit_codes.INTERRUPTED
     if interactive:
         note("")
-    return 1 if failed and not interactive else 0
+    return exit_codes.FAILED if failed and not interactive else exit_codes.DONE
 
 
 def _next_line(interactive: bool) -> str | None:

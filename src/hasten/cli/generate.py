@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from hasten import exit_codes
 from hasten.cli import options
 from hasten.cli.answer import Answer, timing_line
 from hasten.cli.terminal import ProgressLine, dim, note
@@ -90,7 +91,7 @@ def _print(pieces: Generator[str, None, Answer], model: str, *, as_json: bool) -
                 print(piece, end="", flush=True)
     except KeyboardInterrupt:
         print(json.dumps({"model": model, "text": "".join(so_far), "finish_reason": "cancelled"}) if as_json else "")
-        return 130
+        return exit_codes.INTERRUPTED
     except BaseException:
         if so_far and not as_json:
             print(flush=True)  # the message on stderr starts a line

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Mapping, Sequen
 from typing import Any, TypeVar, cast
 
 from hasten.cli.answer import Answer, Message
+from hasten.cli.terminal import waiting
 from hasten.config import EngineConfig
 from hasten.engine.build import load_engine
 from hasten.llm import AsyncLLM
@@ -26,7 +27,8 @@ class LocalModel:
 
     def __init__(self, found: ResolvedModel, config: EngineConfig) -> None:
         self.name = found.name
-        self._llm = AsyncLLM.on(load_engine(found.path, config))
+        with waiting(f"loading {found.path}"):
+            self._llm = AsyncLLM.on(load_engine(found.path, config))
         self._runner = asyncio.Runner()
 
     def close(self) -> None:

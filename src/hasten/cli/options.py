@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from cyclopts import Parameter, Token
 
-from hasten.config import EngineConfig, ServerConfig
+from hasten.config import EngineConfig, ServerConfig, range_text
 from hasten.request import SamplingParams
 
 NUMBER_WORDS = {int: "whole number", float: "number"}
@@ -47,29 +47,37 @@ def key_to_send(asked: str | None) -> str | None:
     return next(iter(values_of(os.environ.get("HASTEN_API_KEY", ""))), None) or os.environ.get("OPENAI_API_KEY") or None
 
 
+def is_shown(default: object) -> bool:
+    """Whether help says it: nothing of an empty list or a flag that is off (but 0 is a number, though 0 == False)."""
+    return default is not False and default != ()
+
+
 def _is_optional(annotation: Any) -> bool:
     return typing.get_origin(annotation) in (Union, types.UnionType) and type(None) in typing.get_args(annotation)
 
 
-def _auto_or(kind: type) -> Any:
-    """A converter that reads `auto` as None and everything else as `kind`."""
+def _auto_or(kind: type, named: Mapping[str, int]) -> Any:
+    """A converter that reads `auto` as None, a word of `named` as its number, and everything else as `kind`."""
 
     def convert(_type: Any, tokens: Sequence[Token]) -> Any:
         text = tokens[0].value
         if text.lower() == "auto":
             return None
+        if text.lower() in named:
+            return named[text.lower()]
         try:
             return kind(text)
         except ValueError:
-            raise ValueError(f"{text!r} is neither auto nor a {NUMBER_WORDS.get(kind, kind.__name__)}") from None
+            known = ", ".join(("auto", *named))
+            raise ValueError(f"{text!r} is neither {known} nor a {NUMBER_WORDS.get(kind, kind.__name__)}") from None
 
     return convert
 
 
-def _annotated(name: str, annotation: Any, text: str, env: bool) -> Any:
-    words: dict[str, Any] = {"help": text}
-    if env:
-        words["env_var"] = f"HASTEN_{name.upper()}"
+def _annotated(name: str, annotation: Any, metadata: Mapping[str, Any]) -> Any:
+    limits = range_text(metadata["low"], metadata["high"])
+    words: dict[str, Any] = {"help": metadata["help"] + (f" ({limits})" if limits else "")}
+    words["env_var"] = f"HASTEN_{name.upper()}"
     if typing.get_origin(annotation) is tuple:
         # empty ones are kept for the server to refuse: a key that came out empty must not mean that none is needed
         words["env_var_split"] = lambda _kind, text, delimiter=None: [part.strip() for part in text.split(",")]
@@ -78,7 +86,7 @@ def _annotated(name: str, annotation: Any, text: str, env: bool) -> Any:
         words["negative"] = ()
     if _is_optional(annotation):
         kind = next(arg for arg in typing.get_args(annotation) if arg is not type(None))
-        words["converter"] = _auto_or(kind)
+        words["converter"] = _auto_or(kind, metadata["words"])
         words["n_tokens"] = 1
     return Annotated[annotation, Parameter(**words)]
 
@@ -95,7 +103,7 @@ def options_of(config: type[Any], texts: Mapping[str, str] | None = None) -> Any
     for field in dataclasses.fields(config):
         kind = hints[field.name]
         if texts is None:
-            annotated, default = _annotated(field.name, kind, field.metadata["help"], env=True), field.default
+            annotated, default = _annotated(field.name, kind, field.metadata), field.default
         elif field.name in texts:
             annotated, default = _asked(field, kind, texts[field.name]), None
         else:
@@ -110,7 +118,7 @@ def options_of(config: type[Any], texts: Mapping[str, str] | None = None) -> Any
 def _asked(field: dataclasses.Field[Any], kind: Any, text: str) -> Any:
     """An option that is None unless given; help shows what the request then has."""
     shown = "auto" if field.default is None else str(field.default)
-    words: dict[str, Any] = {"help": text, "show_default": (lambda _: shown) if field.default not in ((), False) else False}
+    words: dict[str, Any] = {"help": text, "show_default": (lambda _: shown) if is_shown(field.default) else False}
     if kind is bool:
         words["negative"] = ()
     return Annotated[kind if _is_optional(kind) else kind | None, Parameter(**words)]

@@ -90,7 +90,7 @@ def _answer(reader: AnswerReader) -> Answer:
     if record.error == "truncated":
         raise HastenError(f"the answer was cut off: {record.error_detail}")
     if record.error == "garbage":
-        raise HastenError(f"the server sent something else than a chunk of an answer: {record.error_detail}")
+        raise HastenError(f"the server does not answer as OpenAI does: {record.error_detail}")
     if record.error is not None:
         raise HastenError(f"the server ended the answer with an error: {record.error_detail}")
     times = request_metrics(record, spread=False)

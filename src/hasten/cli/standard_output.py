@@ -20,11 +20,14 @@ def say(message: str) -> None:
 def keep_a_buffer() -> None:
     """Give standard output the buffer back that PYTHONUNBUFFERED takes away: `flush` looks there for what was not written.
 
-    Commands flush wherever somebody waits for a line.
+    Commands flush wherever somebody waits for a line. What the terminal's encoding does not have (a model writes what it
+    likes, and a path need not be UTF-8) is written as an escape: that is no reason to lose the rest of an answer.
     """
     bare = sys.stdout
     if isinstance(bare, io.TextIOWrapper) and isinstance(bare.buffer, io.RawIOBase):
         sys.stdout = open(bare.fileno(), "w", encoding=bare.encoding, errors=bare.errors, closefd=False)  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def flush(code: int) -> int:

@@ -9,13 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from hasten.config import EngineConfig
+from hasten.config import EngineConfig, check_ranges
 from hasten.engine.choices import settle
 from hasten.engine.engine import Engine
 from hasten.engine.executor import Executor
 from hasten.engine.machine import FreeMemory, cpu_limits, free_memory
 from hasten.engine.memory import MemoryPlan, budget, plan_memory
-from hasten.errors import DoesNotFit, UsageError
+from hasten.errors import DoesNotFit
 from hasten.kv_store import KvLayout, KvStoreFormat
 from hasten.models.spec import ModelSpec
 from hasten.tokenizer.tokenizer import Tokenizer
@@ -80,15 +80,7 @@ def load_engine(model_path: str | os.PathLike[str], config: EngineConfig, *, deb
 
 def resolve_config(config: EngineConfig) -> EngineConfig:
     """Settle what the model has no say in: threads and the KV format. Raises UsageError for numbers out of range."""
-    for name, low, high in (
-        ("max_num_seqs", 1, 4096),
-        ("max_num_batched_tokens", 1, 65536),
-        ("threads", 1, 1024),
-        ("chunk", 0, 65536),
-    ):
-        value = getattr(config, name)
-        if value is not None and not low <= value <= high:
-            raise UsageError(f"--{name.replace('_', '-')} is {value}, it must be between {low} and {high}")
+    check_ranges(config)
     return config.resolved(
         threads=config.threads or cpu_limits().num_cpus,
         kv="bf16" if config.kv == "auto" else config.kv,

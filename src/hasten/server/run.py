@@ -22,7 +22,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from hasten import __version__
+from hasten import __version__, exit_codes
 from hasten.config import EngineConfig, ServerConfig, parse_size
 from hasten.engine.build import LoadedEngine, load_engine, resolve_config
 from hasten.engine.memory import budget, size
@@ -37,8 +37,7 @@ from hasten.server.signals import end_at_once, sigterm_ends_loading
 from hasten.server.state import ServerState
 from hasten.weights.registry import ResolvedModel
 
-EXIT_FAILED = 1
-_EXIT_ON_SIGNAL = {signal.SIGTERM: 0, signal.SIGINT: 130}
+_EXIT_ON_SIGNAL = {signal.SIGTERM: exit_codes.DONE, signal.SIGINT: exit_codes.INTERRUPTED}
 FLUSH_S = 0.4  # beyond the grace time, for the last events of answers that it cut
 
 
@@ -58,7 +57,7 @@ def serve(model: ResolvedModel, engine_config: EngineConfig, server_config: Serv
         listener = bind(server_config.host, server_config.port)
     except (OSError, UnicodeError) as error:
         print(f"hasten: {_bind_message(error, server_config)}", file=sys.stderr, flush=True)
-        return EXIT_FAILED
+        return exit_codes.FAILED
     with listener, sigterm_ends_loading():
         print(f"hasten {__version__}\nloading  {model.path} ({_file_size(model.path)})", flush=True)
         # 80 ms of imports that the first chat would pay for; they fit beside the native work of loading

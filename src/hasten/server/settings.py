@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hasten.config import ServerConfig, parse_size
+from hasten.config import ServerConfig, check_ranges, parse_size
 from hasten.errors import TemplateError, UsageError
 from hasten.tokenizer.chat_template import check_template
 
@@ -16,10 +16,7 @@ def check_config(config: ServerConfig) -> None:
         parse_size(config.max_body)
     except ValueError as error:
         raise UsageError(f"--max-body: {error}") from None
-    if not 0 <= config.port <= 65535:
-        raise UsageError(f"--port is {config.port}, it must be in [0, 65535]")
-    if not 0 <= config.grace_s < float("inf"):
-        raise UsageError(f"--grace-s is {config.grace_s}, it must be a number of seconds")
+    check_ranges(config)
     if not config.host.strip():
         raise UsageError("--host is empty: 127.0.0.1 is this machine alone, 0.0.0.0 every address that it has")
     for name in ("served_model_name", "api_key", "cors"):
