@@ -67,13 +67,13 @@ def test_the_joined_stream_is_the_decoded_text(ids: list[int], places: list[int]
 
 
 @settings(max_examples=400, deadline=None)
-@given(token_ids, borders, stop_strings, st.booleans(), st.booleans())
+@given(token_ids, borders, stop_strings, st.booleans())
 def test_a_stop_string_cuts_where_a_naive_search_finds_it(
-    ids: list[int], places: list[int], stops: list[str], skip: bool, include: bool
+    ids: list[int], places: list[int], stops: list[str], skip: bool
 ) -> None:
     text = TOKENIZER.decode(ids, skip_special_tokens=skip)
     found = first_stop(text, stops)
-    stream = TextStream(TOKENIZER, stop=stops, skip_special_tokens=skip, include_stop=include)
+    stream = TextStream(TOKENIZER, stop=stops, skip_special_tokens=skip)
     deltas = [stream.push(chunk) for chunk in chunked(ids, places)] + [stream.finish()]
     assert "".join(delta.text for delta in deltas) == stream.text
     assert sum(delta.num_tokens for delta in deltas) == stream.num_tokens
@@ -83,7 +83,7 @@ def test_a_stop_string_cuts_where_a_naive_search_finds_it(
     end, stop = found
     num_tokens = next((k for k in range(1, len(ids) + 1) if len(settled(ids[:k], skip=skip)) >= end), len(ids))
     assert stream.stopped_by == stop
-    assert stream.text == (text[:end] if include else text[: end - len(stop)])
+    assert stream.text == text[: end - len(stop)]
     assert stream.token_ids == ids[:num_tokens]
 
 

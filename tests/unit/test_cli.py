@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import sys
@@ -12,8 +11,6 @@ from typing import Any
 import pytest
 
 from hasten.cli import app
-from hasten.cli.answer import Answer, timing_line
-from hasten.cli.terminal import ProgressLine, size_text
 from hasten.errors import (
     BadFile,
     DoesNotFit,
@@ -25,7 +22,6 @@ from hasten.errors import (
     Unsupported,
     UsageError,
 )
-from tests.support.fake_server import FakeServer
 from tests.support.toy_gguf import write_toy_gguf
 
 REFERENCE = ("--executor", "reference")
@@ -251,48 +247,6 @@ def test_chat_goes_on_after_a_line_that_is_not_utf_8(
     assert app.run(["chat", model, *options]) == 0
 
 
-def test_chat_with_a_server_times_the_first_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An early chunk with a role only is no token (as FR-058): the first text comes at 200 ms, then one each 20 ms."""
-    standard_input(monkeypatch, b"hello\n")
-    with FakeServer(first_ms=200.0, gap_ms=20.0, tokens=6, role_ms=10.0) as server:
-        assert app.run(["chat", server.url, "--temperature", "0", "--api-key", "k"]) == 0
-        body = server.log()[0]["body"]
-    captured = capsys.readouterr()
-    assert captured.out == " word" * 6 + "\n"
-    assert body["messages"] == [{"role": "user", "content": "hello"}]
-    assert body["temperature"] == 0
-    assert "max_tokens" not in body
-    numbers = [float(word) for word in captured.err.replace("·", " ").split() if word.replace(".", "").isdigit()]
-    assert numbers[0] >= 190, "the chunk with the role is no token"
-    assert 15 <= numbers[1] < 190, "the wait for the first token is no gap"
-
-
-@pytest.mark.parametrize(
-    ("scenario", "words"),
-    [
-        ({"error_every": 1, "error_status": 503}, "the server answered 503"),
-        ({"garbage_every": 1}, "an event is not a chunk"),
-        ({"reset_every": 1}, "/v1: "),
-    ],
-)
-def test_chat_with_a_failing_server(
-    scenario: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    standard_input(monkeypatch, b"hello\n")
-    with FakeServer(**scenario) as server:
-        assert app.run(["chat", server.url]) == 1
-    assert words in capsys.readouterr().err
-
-
-def test_chat_with_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    with FakeServer() as server:
-        assert app.run(["chat", server.url, "--model", "another"]) == 2
-    assert "not 'another'" in capsys.readouterr().err
-    assert app.run(["chat", server.url]) == 1
-    assert app.run(["chat", "http://127.0.0.1:port"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2
-
-
 def test_models_and_pull(model: str, home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert app.run(["models"]) == 0
     assert "to pull" in capsys.readouterr().out
@@ -310,23 +264,3 @@ def test_models_and_pull(model: str, home: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert "cut.gguf: " in out
     assert "folder: " in out
-
-
-def test_timing_line() -> None:
-    answer = Answer("hi", "stop", 35.04, 6.14, 312.0, 12, 40)
-    assert timing_line(answer) == "TTFT 35.0 ms · TPOT 6.1 ms · 12 prompt + 40 answer tokens · 0.31 s · stop"
-    bare = Answer("hi", "length", None, None, 2500.0, None, None)
-    assert timing_line(bare) == "2.50 s · length"
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (98_362_432, "93.8 MiB"), (1 << 50, "1024.0 TiB")]
-)
-def test_size_text(num_bytes: int, text: str) -> None:
-    assert size_text(num_bytes) == text
-
-
-def test_progress_is_silent_on_a_pipe(capfd: pytest.CaptureFixture[str]) -> None:
-    with contextlib.suppress(KeyError), ProgressLine("pulling") as progress:
-        progress(5, 10)
-    assert capfd.readouterr().err == ""

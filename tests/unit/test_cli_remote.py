@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -12,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from hasten.cli import app
 from hasten.cli.answer import Answer
 from hasten.cli.remote import RemoteServer
 from hasten.errors import HastenError
+from tests.support.fake_server import FakeServer
 
 HELLO = [{"role": "user", "content": "Hi"}]
 
@@ -129,3 +133,49 @@ def test_answers_that_go_wrong(body: list[bytes], words: str) -> None:
 def test_refusals(body: bytes, words: str) -> None:
     with serving([body], status=400) as url, pytest.raises(HastenError, match=words):
         reply(url)
+
+
+def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+
+
+def test_chat_with_a_server_times_the_first_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An early chunk with a role only is no token (as FR-058): the first text comes at 200 ms, then one each 20 ms."""
+    standard_input(monkeypatch, b"hello\n")
+    with FakeServer(first_ms=200.0, gap_ms=20.0, tokens=6, role_ms=10.0) as server:
+        assert app.run(["chat", server.url, "--temperature", "0", "--api-key", "k"]) == 0
+        body = server.log()[0]["body"]
+    captured = capsys.readouterr()
+    assert captured.out == " word" * 6 + "\n"
+    assert body["messages"] == [{"role": "user", "content": "hello"}]
+    assert body["temperature"] == 0
+    assert "max_tokens" not in body
+    numbers = [float(word) for word in captured.err.replace("·", " ").split() if word.replace(".", "").isdigit()]
+    assert numbers[0] >= 190, "the chunk with the role is no token"
+    assert 15 <= numbers[1] < 190, "the wait for the first token is no gap"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words"),
+    [
+        ({"error_every": 1, "error_status": 503}, "the server answered 503"),
+        ({"garbage_every": 1}, "an event is not a chunk"),
+        ({"reset_every": 1}, "/v1: "),
+    ],
+)
+def test_chat_with_a_failing_server(
+    scenario: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standard_input(monkeypatch, b"hello\n")
+    with FakeServer(**scenario) as server:
+        assert app.run(["chat", server.url]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_chat_with_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeServer() as server:
+        assert app.run(["chat", server.url, "--model", "another"]) == 2
+    assert "not 'another'" in capsys.readouterr().err
+    assert app.run(["chat", server.url]) == 1
+    assert app.run(["chat", "http://127.0.0.1:port"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2

@@ -128,12 +128,6 @@ def test_which_stop_string_wins_depends_on_the_text_only(
     assert stream.stopped_by == by
 
 
-def test_the_stop_string_can_be_included() -> None:
-    stream = TextStream(toy().tokenizer, stop=["cd"], include_stop=True)
-    assert [delta.text for delta in run(stream, [b"abc", b"def", b"g"])] == ["abc", "d", "", ""]
-    assert (stream.stopped_by, stream.num_tokens) == ("cd", 4)
-
-
 def test_nothing_counts_after_the_stop_string() -> None:
     stream = TextStream(toy().tokenizer, stop=["b"])
     assert stream.push(b"abcd") == TextDelta("a", (), 2)

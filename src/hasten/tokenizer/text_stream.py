@@ -85,7 +85,6 @@ class TextStream:
         stop: stop strings, or a matcher made of them: many answers can share one, whose making costs more than it looks (17 ms
             for 8,192 characters). They are matched on the text: control tokens that are skipped have none.
         skip_special_tokens: leave control tokens out of the text; they count as tokens all the same.
-        include_stop: end the text after the stop string instead of before it.
     Raises: InvalidRequest for an empty or far too long stop string, and (push) for an id outside the vocabulary.
     """
 
@@ -95,7 +94,6 @@ class TextStream:
         *,
         stop: Sequence[str] | StopMatcher = (),
         skip_special_tokens: bool = True,
-        include_stop: bool = False,
     ) -> None:
         self.stopped_by: str | None = None
         self._tokenizer = tokenizer
@@ -104,7 +102,6 @@ class TextStream:
             self._matcher: StopMatcher | None = stop
         else:
             self._matcher = StopMatcher(stop) if stop else None
-        self._include_stop = include_stop
         self._state = 0  # of the matcher
         self._tail = b""  # the start of a character
         self._held: list[str] = []  # decoded, not released
@@ -179,8 +176,8 @@ class TextStream:
     def _release(self, num_tokens: int) -> TextDelta:
         end = self._num_decoded
         if self.stopped_by is not None:
-            end -= 0 if self._include_stop else len(self.stopped_by)
-        elif self._matcher is not None and not self._finished and not self._include_stop:
+            end -= len(self.stopped_by)
+        elif self._matcher is not None and not self._finished:
             end -= self._matcher.depth[self._state]
         text = ""
         if end > self._num_released:
