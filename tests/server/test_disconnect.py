@@ -26,30 +26,30 @@ def send(server: RunningServer, *, stream: bool, **fields: Any) -> socket.socket
     return connection
 
 
-def wait_for(server: RunningServer, running: int = 0, waiting: int = 0) -> None:
-    deadline = time.monotonic() + 5
+def wait_for(server: RunningServer, running: int = 0, waiting: int = 0, num_open: int = 0) -> None:
+    deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         stats = server.state.client.stats()
-        if stats.num_running >= running and stats.num_waiting >= waiting:
+        if stats.num_running >= running and stats.num_waiting >= waiting and stats.num_open >= num_open:
             return
         time.sleep(0.001)
     raise AssertionError(f"never {running} running and {waiting} waiting: {server.state.client.stats()}")
 
 
 def test_fr_052_a_hundred_disconnects_leave_nothing_behind() -> None:
+    """Every answer stands still after its first tokens: only a cancel can end it."""
     words = toy()
-    with running_server(scripted(words, step_s=0.001), words) as server:
+    executor = scripted(words, hold_after=2)
+    with running_server(executor, words) as server:
         for i in range(100):
             connection = send(server, stream=i % 2 == 0, n=1 + i % 3)
             if i % 2 == 0:
                 assert b"200 OK" in connection.recv(4096)
             else:
-                wait_for(server, running=1)
+                wait_for(server, num_open=1 + i % 3)
             connection.close()
-        server.wait_idle(2.0)
-        num_generated = server.state.client.stats().num_generated_tokens
-        time.sleep(0.05)
-        assert server.state.client.stats().num_generated_tokens == num_generated
+            server.wait_idle(20.0)
+        executor.hold_after = None
         assert server.complete(max_tokens=3).status_code == 200
         text = server.http.get("/metrics").text
         assert 'hasten_request_success_total{finished_reason="abort",model_name="toy"} 199.0' in text
@@ -57,47 +57,47 @@ def test_fr_052_a_hundred_disconnects_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_fr_052_disconnect_during_prefill(stream: bool) -> None:
-    words = toy()
-    # 40 steps of 16 prompt tokens, 50 ms each: two seconds of prefill
-    executor = scripted(words, step_s=0.05, max_num_batched_tokens=16)
+    words, gate = toy(), threading.Event()
+    # 40 steps of 16 prompt tokens, of which the first one stands still: only a cancel ends it
+    executor = scripted(words, max_num_batched_tokens=16)
     with running_server(executor, words) as server:
+        executor.gate = gate
         connection = send(server, stream=stream, prompt="a" * 640)
         wait_for(server, running=1)
         connection.close()
-        started = time.monotonic()
-        server.wait_idle(2.0)
-        assert time.monotonic() - started < 0.5
+        server.wait_idle(20.0)
+        assert executor.num_cancelled_steps == 1
         assert server.state.client.stats().num_generated_tokens == 0
+        gate.set()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_fr_052_disconnect_in_the_queue(stream: bool) -> None:
     words = toy()
-    executor = scripted(words, step_s=0.01)
+    executor = scripted(words, token_s=0.001)
     with running_server(executor, words, engine_config=EngineConfig(max_num_seqs=1)) as server:
-        with send(server, stream=True):
+        with send(server, stream=True, max_tokens=3500):  # runs for seconds, in short steps
             wait_for(server, running=1)
             second = send(server, stream=stream)
             wait_for(server, running=1, waiting=1)
             second.close()
-            deadline = time.monotonic() + 1
-            while server.state.client.stats().num_waiting and time.monotonic() < deadline:
+            while server.state.client.stats().num_waiting:  # until the first one ends at the latest
                 time.sleep(0.002)
-            stats = server.state.client.stats()
-            assert (stats.num_running, stats.num_waiting) == (1, 0)
-        server.wait_idle(2.0)
+            assert server.state.client.stats().num_running == 1
+            assert {chunk.request_id for plan in executor.plans for chunk in plan.chunks} == {1}
+        server.wait_idle(20.0)
 
 
 def test_disconnect_stops_the_step_that_nobody_else_needs() -> None:
-    words = toy()
-    executor = scripted(words, step_s=5.0)
+    words, gate = toy(), threading.Event()
+    executor = scripted(words, gate=gate)
     with running_server(executor, words) as server:
         connection = send(server, stream=False)
         wait_for(server, running=1)
-        time.sleep(0.05)
         connection.close()
-        server.wait_idle(1.0)
+        server.wait_idle(20.0)
         assert executor.num_cancelled_steps == 1
+        gate.set()
 
 
 def test_a_disconnect_does_not_disturb_the_others() -> None:
@@ -141,9 +141,14 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(num_clien
 
 def test_a_client_that_does_not_read_and_leaves_is_cancelled() -> None:
     words = toy(num_padding=32)
-    with running_server(scripted(words, vocab_size=259, step_s=0.001), words, send_buffer=16384) as server:
+    executor = scripted(words, vocab_size=259, hold_after=1500)  # 500 KB: far more than fits between server and client
+    with running_server(executor, words, send_buffer=16384) as server:
         connection = send(server, stream=True, logprobs=20)
-        wait_for(server, running=1)
-        time.sleep(0.5)  # its buffer is full by now
+        deadline = time.monotonic() + 20
+        while server.state.client.stats().num_generated_tokens < 1500:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
         connection.close()
-        server.wait_idle(1.0)
+        server.wait_idle(20.0)
+        assert executor.num_cancelled_steps == 1
+        assert server.state.client.stats().num_generated_tokens == 1500
