@@ -16,6 +16,57 @@ MAX_TOP_LOGPROBS = 20
 MAX_STOP_TOKEN_IDS = 128
 
 
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The finite numbers from `low` to `high`, `low` itself not if it is open. Messages and --help write str() of it."""
+
+    low: int
+    high: int
+    whole: bool = False
+    open_low: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return self.low < value <= self.high or (value == self.low and not self.open_low)
+
+    def __str__(self) -> str:
+        """ "(0, 1]" """
+        return f"{'(' if self.open_low else '['}{self.low}, {self.high}]"
+
+    def check(self, name: str, value: object) -> None:
+        """Raises InvalidRequest that names the field."""
+        # hundreds of biases in each of a hundred choices: most need no more than this
+        if (type(value) is int or (type(value) is float and not self.whole)) and self.low < value < self.high:
+            return
+        if self.whole and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidRequest(f"{name} must be a whole number, got {value!r}", param=name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) == math.inf:
+            raise InvalidRequest(f"{name} must be a finite number, got {value!r}", param=name)
+        if value not in self:
+            raise InvalidRequest(f"{name} is {value}, it must be in {self}", param=name)
+
+
+# Field of SamplingParams → what it takes, for a list each of its numbers. HTTP, --help and the docs have it from here.
+RANGES: Mapping[str, Range] = {
+    "max_tokens": Range(0, 2**31 - 1, whole=True),
+    "temperature": Range(0, 100),
+    "top_k": Range(-1, 2**31 - 1, whole=True),
+    "top_p": Range(0, 1, open_low=True),
+    "min_p": Range(0, 1),
+    # negative seeds are in use in the wild: two's complement keeps them apart
+    "seed": Range(-(2**63), MAX_SEED, whole=True),
+    "stop_token_ids": Range(0, 2**31 - 1, whole=True),
+    "logprobs": Range(0, MAX_TOP_LOGPROBS, whole=True),
+    "prompt_logprobs": Range(0, MAX_TOP_LOGPROBS, whole=True),
+    "repetition_penalty": Range(0, 100, open_low=True),
+    "presence_penalty": Range(-2, 2),
+    "frequency_penalty": Range(-2, 2),
+    "logit_bias": Range(-100, 100),
+}
+_LISTS = ("stop", "stop_token_ids", "logit_bias")
+_CAN_BE_NONE = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
+_NUMBERS = tuple((name, limits, name in _CAN_BE_NONE) for name, limits in RANGES.items() if name not in _LISTS)
+
+
 class RequestStatus(enum.Enum):
     """Where a request is. `move_to` (scheduler) refuses every move that NEXT_STATUS does not list."""
 
@@ -71,26 +122,14 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_low=True)
-        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _check_int("top_k", self.top_k, -1, 2**31 - 1)
-        if self.max_tokens is not None:
-            _check_int("max_tokens", self.max_tokens, 0, 2**31 - 1)
-        if self.seed is not None:
-            # negative seeds are in use in the wild: two's complement keeps them apart
-            _check_int("seed", self.seed, -(2**63), MAX_SEED)
-        for name in ("logprobs", "prompt_logprobs"):
+        for name, limits, can_be_none in _NUMBERS:
             value = getattr(self, name)
-            if value is not None:
-                _check_int(name, value, 0, MAX_TOP_LOGPROBS)
+            if value is not None or not can_be_none:
+                limits.check(name, value)
         self._check_lists()
 
     def _check_lists(self) -> None:
-        for name in ("stop", "stop_token_ids", "logit_bias"):
+        for name in _LISTS:
             value = getattr(self, name)
             if not isinstance(value, (tuple, list)):  # a single text would be taken letter by letter
                 raise InvalidRequest(f"{name} must be a tuple or a list, got {value!r}", param=name)
@@ -102,32 +141,18 @@ class SamplingParams:
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise InvalidRequest("stop must hold non-empty strings", param="stop")
+        token_ids, biases = RANGES["stop_token_ids"], RANGES["logit_bias"]
         for token_id in self.stop_token_ids:
-            _check_int("stop_token_ids", token_id, 0, 2**31 - 1)
+            token_ids.check("stop_token_ids", token_id)
         for pair in self.logit_bias:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise InvalidRequest(f"logit_bias must hold pairs (token id, bias), got {pair!r}", param="logit_bias")
-            _check_int("logit_bias", pair[0], 0, 2**31 - 1)
-            _check_range("logit_bias", pair[1], -100.0, 100.0)
+            token_ids.check("logit_bias", pair[0])
+            biases.check("logit_bias", pair[1])
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
-
-
-def _check_range(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InvalidRequest(f"{name} must be a finite number, got {value!r}", param=name)
-    if value < low or value > high or (open_low and value == low):
-        bracket = "(" if open_low else "["
-        raise InvalidRequest(f"{name} is {value}, it must be in {bracket}{low}, {high}]", param=name)
-
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(f"{name} must be a whole number, got {value!r}", param=name)
-    if value < low or value > high:
-        raise InvalidRequest(f"{name} is {value}, it must be in [{low}, {high}]", param=name)
 
 
 @dataclass(frozen=True, slots=True)

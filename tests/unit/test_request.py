@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 
 import pytest
 
@@ -41,6 +42,8 @@ BAD = [
     ("temperature", "1"),
     ("temperature", True),
     ("temperature", None),
+    ("temperature", 10**400),
+    ("temperature", -(10**400)),
     ("top_p", 0),
     ("top_p", 1.1),
     ("top_p", math.nan),
@@ -56,6 +59,9 @@ BAD = [
     ("seed", MAX_SEED + 1),
     ("seed", -(2**63) - 1),
     ("seed", 1.0),
+    ("seed", 10**400),
+    ("seed", True),
+    ("seed", math.nan),
     ("logprobs", 21),
     ("logprobs", -1),
     ("logprobs", True),
@@ -95,6 +101,32 @@ def test_bad_parameters_name_the_field(field: str, value: object) -> None:
         SamplingParams(**{field: value})  # type: ignore[arg-type]
     assert error.value.param == field
     assert field in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "inside", "outside", "text"),
+    [
+        ("max_tokens", (0, 2147483647), (-1, 2147483648), "[0, 2147483647]"),
+        ("temperature", (0, 100), (math.nextafter(0, -1), math.nextafter(100, 101)), "[0, 100]"),
+        ("top_k", (-1, 2147483647), (-2, 2147483648), "[-1, 2147483647]"),
+        ("top_p", (5e-324, 1), (0, math.nextafter(1, 2)), "(0, 1]"),
+        ("min_p", (0, 1), (-5e-324, math.nextafter(1, 2)), "[0, 1]"),
+        ("logprobs", (0, 20), (-1, 21), "[0, 20]"),
+        ("prompt_logprobs", (0, 20), (-1, 21), "[0, 20]"),
+        ("repetition_penalty", (5e-324, 100), (0, math.nextafter(100, 101)), "(0, 100]"),
+        ("presence_penalty", (-2, 2), (math.nextafter(-2, -3), math.nextafter(2, 3)), "[-2, 2]"),
+        ("frequency_penalty", (-2, 2), (math.nextafter(-2, -3), math.nextafter(2, 3)), "[-2, 2]"),
+        ("seed", (-(2**63), 2**64 - 1), (-(2**63) - 1, 2**64), "[-9223372036854775808, 18446744073709551615]"),
+    ],
+)
+def test_the_ends_of_every_range_and_its_words(
+    field: str, inside: tuple[float, float], outside: tuple[float, float], text: str
+) -> None:
+    for value in inside:
+        assert getattr(SamplingParams(**{field: value}), field) == value  # type: ignore[arg-type]
+    for value in outside:
+        with pytest.raises(InvalidRequest, match=re.escape(f"it must be in {text}")):
+            SamplingParams(**{field: value})  # type: ignore[arg-type]
 
 
 def test_only_the_listed_moves_exist() -> None:

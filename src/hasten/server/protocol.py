@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hasten.request import RANGES as SAMPLING_RANGES
 from hasten.request import Ledger
 
 # ---- requests ----------------------------------------------------------------------------------------------------------
@@ -103,21 +104,12 @@ class DetokenizeRequest(msgspec.Struct, kw_only=True):
 
 
 # Field → numbers it takes, for those that do not even fit a double or 64 bits; the others are checked where they are used.
-RANGES = {
+RANGES = {name: str(limits) for name, limits in SAMPLING_RANGES.items()} | {
     "n": "[1, 128]",
-    "max_tokens": "[0, 2147483647]",
-    "max_completion_tokens": "[0, 2147483647]",
-    "temperature": "[0, 100]",
-    "top_k": "[-1, 2147483647]",
-    "top_p": "(0, 1]",
-    "min_p": "[0, 1]",
-    "seed": "[-2^63, 2^64)",
-    "repetition_penalty": "(0, 100]",
-    "presence_penalty": "[-2, 2]",
-    "frequency_penalty": "[-2, 2]",
-    "logit_bias[...]": "[-100, 100]",
-    "logprobs": "[0, 20]",
-    "top_logprobs": "[0, 20]",
+    "max_completion_tokens": str(SAMPLING_RANGES["max_tokens"]),
+    "stop_token_ids[...]": str(SAMPLING_RANGES["stop_token_ids"]),
+    "logit_bias[...]": str(SAMPLING_RANGES["logit_bias"]),
+    "top_logprobs": str(SAMPLING_RANGES["logprobs"]),
 }
 
 # ---- answers -----------------------------------------------------------------------------------------------------------
