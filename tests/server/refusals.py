@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.server.running import MODEL, RunningServer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hi"}]
 WITHIN_S = 1.0
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -43,18 +45,28 @@ def _text(line: str) -> str:
     return str(json.loads(line.removeprefix("data: "))["choices"][0]["text"])
 
 
+def promptly(action: Callable[[], T]) -> T:
+    """What `action` gives, in less than WITHIN_S.
+
+    A neighbour of this machine may hold up one try for so long; a server that is too slow is too slow in all three.
+    """
+    for _ in range(3):
+        started = time.monotonic()
+        result = action()
+        if time.monotonic() - started < WITHIN_S:
+            return result
+    raise AssertionError(f"three times it took more than {WITHIN_S} s")
+
+
 def refused(
     server: RunningServer, path: str, body: bytes | dict[str, Any], status: int = 400, content_type: str = "application/json"
 ) -> dict[str, Any]:
     """The error of a bad request, having checked its form, its speed and that the server lives."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with undisturbed_stream(server):
-        started = time.monotonic()
-        response = server.http.post(path, content=content, headers={"content-type": content_type})
-        took_s = time.monotonic() - started
+        response = promptly(lambda: server.http.post(path, content=content, headers={"content-type": content_type}))
     server.check_alive()
     assert response.status_code == status, response.text[:500]
-    assert took_s < WITHIN_S
     error: dict[str, Any] = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"

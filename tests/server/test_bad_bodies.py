@@ -138,6 +138,8 @@ def test_garbage_instead_of_http(server: RunningServer) -> None:
 def test_a_client_that_leaves_while_sending_is_no_error(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
     with server.raw() as connection:
         connection.sendall(http_request(b'{"model":"toy","prompt":"Hi"}', chunked=False)[:-5])
-        time.sleep(0.05)
-    time.sleep(0.05)
+    with server.raw() as connection:  # when this is answered, the end of the other has been seen
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in connection.recv(4096)
+    server.check_alive()
     assert caplog.records == []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import json
+import threading
 from typing import Any
 
 import openai
 import pytest
 
-from tests.server.refusals import CHAT, HELLO, TEXT, WITHIN_S, refused
+from hasten.scheduler.plan import StepPlan, StepResult
+from tests.server.refusals import CHAT, HELLO, TEXT, promptly, refused
 from tests.server.running import MODEL, RunningServer, running_server, scripted
-from tests.support.toy_tokenizer import toy
+from tests.support.scripted import ScriptedExecutor
+from tests.support.toy_tokenizer import Toy, toy
 
 BAD_CHAT_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
@@ -151,17 +154,16 @@ def test_alias_is_served(server: RunningServer) -> None:
 @pytest.mark.parametrize("num_tokens", [2047, 2048, 2049, 20480])
 def test_fr_041_prompts_around_the_limit(server: RunningServer, max_tokens: int | None, kind: str, num_tokens: int) -> None:
     prompt: Any = "a" * num_tokens if kind == "text" else [97] * num_tokens
-    started = time.monotonic()
-    response = server.complete(prompt=prompt, max_tokens=max_tokens)
     if num_tokens > 2048:
+        response = promptly(lambda: server.complete(prompt=prompt, max_tokens=max_tokens))
         assert response.status_code == 400
-        assert time.monotonic() - started < WITHIN_S
         error = response.json()["error"]
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == "prompt"
         assert "2048" in error["message"]
         assert str(num_tokens) in error["message"]
     else:
+        response = server.complete(prompt=prompt, max_tokens=max_tokens)
         assert response.status_code == 200
         body = response.json()
         assert body["usage"] | {"prompt_tokens_details": None} == {
@@ -180,9 +182,7 @@ def test_fr_041_megabytes_are_refused_by_their_beginning(path: str) -> None:
     with running_server(scripted(words, max_model_len=2048), words) as server:
         text = "so be it. " * 500_000
         body = {"prompt": text} if path == TEXT else {"messages": [{"role": "user", "content": text}]}
-        started = time.monotonic()
         error = refused(server, path, {"model": MODEL, **body})
-        assert time.monotonic() - started < WITHIN_S
         assert error["code"] == "context_length_exceeded"
         assert error["param"] == ("prompt" if path == TEXT else "messages")
         assert "max_model_len is 2048" in error["message"]
@@ -253,12 +253,36 @@ def test_draining_is_not_failing() -> None:
 
 def test_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
     words = toy()
-    with running_server(scripted(words, fail_steps={3: RuntimeError("boom")}, step_s=0.05), words) as server:
-        events = server.events(TEXT, prompt="Hi", max_tokens=10)
-        assert "boom" in events[-1]["error"]["message"]
-        assert events[-1]["error"]["type"] == "server_error"
-    with running_server(scripted(words, fail_steps={3: RuntimeError("boom")}, step_s=0.05), words) as server:
+    executor, is_read = failing_in_step_3(words)
+    with running_server(executor, words) as server:
+        body = {"model": MODEL, "prompt": "Hi", "max_tokens": 10, "stream": True}
+        with server.http.stream("POST", TEXT, json=body) as response:
+            assert response.status_code == 200
+            lines = response.iter_lines()
+            assert next(lines).startswith('data: {"id"')
+            is_read.set()
+            *_, error, done = [line for line in lines if line]
+        assert done == "data: [DONE]"
+        assert "boom" in json.loads(error[6:])["error"]["message"]
+        assert json.loads(error[6:])["error"]["type"] == "server_error"
+    executor, is_read = failing_in_step_3(words)
+    with running_server(executor, words) as server:
         stream = server.openai.completions.create(model=MODEL, prompt="Hi", max_tokens=10, stream=True)
+        next(stream)
+        is_read.set()
         with pytest.raises(openai.APIError, match="boom"):
             list(stream)
         assert server.complete(max_tokens=2).status_code == 200
+
+
+def failing_in_step_3(words: Toy) -> tuple[ScriptedExecutor, threading.Event]:
+    """An executor whose third step fails, but not before the event is set: then the answer's beginning is with the client."""
+    executor, is_read = scripted(words, fail_steps={3: RuntimeError("boom")}), threading.Event()
+    run = executor._run
+
+    def late(plan: StepPlan, *rest: Any) -> StepResult:
+        assert plan.step_id != 3 or is_read.wait(20)
+        return run(plan, *rest)
+
+    executor._run = late  # type: ignore[method-assign]
+    return executor, is_read

@@ -10,7 +10,7 @@ import time
 import httpx
 import pytest
 
-from tests.server.test_shutdown import Process, process
+from tests.server.process import Process, process
 
 NUM_CHOICES = 2  # of 700 tokens with 20 alternatives each: 500 KB, far more than fits between server and client
 
@@ -37,19 +37,12 @@ def wait_written(server: Process) -> None:
         time.sleep(0.05)
 
 
-def wait_draining(server: Process) -> None:
-    deadline = time.monotonic() + 10
-    while httpx.get(server.url + "/ready").status_code != 503:
-        assert time.monotonic() < deadline, "the signal was not taken"
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_fr_054_who_reads_slowly_gets_the_whole_answer(stream: bool) -> None:
     with process(step_s=0.0, grace_s=30) as server, ask(server, stream=stream) as connection:
         wait_written(server)
         server.signal(signal.SIGTERM)
-        wait_draining(server)
+        server.wait_draining()
         time.sleep(1.0)  # a reader that takes its time
         data = b""
         while received := connection.recv(65536):

@@ -3,106 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-
-class Process:
-    def __init__(self, popen: subprocess.Popen[str], url: str) -> None:
-        self.popen = popen
-        self.url = url
-
-    def post(self, **fields: Any) -> httpx.Response:
-        body = {"model": "toy", "prompt": "Hi", "ignore_eos": True, **fields}
-        return httpx.post(self.url + "/v1/completions", json=body, timeout=30)
-
-    def signal(self, number: signal.Signals) -> None:
-        self.popen.send_signal(number)
-
-    def wait(self, timeout_s: float) -> tuple[int, str]:
-        """Exit code and stderr; the process must end by itself and leave no child."""
-        children = psutil.Process(self.popen.pid).children(recursive=True)
-        _, errors = self.popen.communicate(timeout=timeout_s)
-        assert not [child for child in children if child.is_running()]
-        assert "Traceback" not in errors, errors
-        return self.popen.returncode, errors
-
-
-@contextmanager
-def process(step_s: float, grace_s: float) -> Iterator[Process]:
-    command = [sys.executable, "-m", "tests.server.scripted_process", str(step_s), str(grace_s)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    popen = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert popen.stdout is not None
-        line = popen.stdout.readline()
-        assert line.startswith("ready"), line + (popen.stderr.read() if popen.stderr else "")
-        yield Process(popen, line.split()[1])
-    finally:
-        if popen.poll() is None:
-            popen.kill()
-        popen.communicate()
-
-
-def in_background(target: Any) -> tuple[threading.Thread, list[Any]]:
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(target())
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, results
-
-
-def started(server: Process, num_running: int, num_waiting: int = 0) -> None:
-    """Wait until that many run and wait."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        text = httpx.get(server.url + "/metrics").text
-        if (
-            f'hasten_num_requests_running{{model_name="toy"}} {float(num_running)}' in text
-            and f'hasten_num_requests_waiting{{model_name="toy"}} {float(num_waiting)}' in text
-        ):
-            return
-        time.sleep(0.01)
-    raise AssertionError("the requests did not start")
+from tests.server.process import in_background, process, started
 
 
 def test_fr_054_running_and_queued_answers_finish_and_new_ones_are_refused() -> None:
-    with process(step_s=0.02, grace_s=20) as server:
-        streams = [in_background(lambda: server.post(max_tokens=60, stream=True)) for _ in range(3)]
+    with process(step_s=0.02, grace_s=60) as server:
+        streams = [in_background(lambda: server.post(max_tokens=3000, stream=True)) for _ in range(3)]
         started(server, 3)
         queued, answer = in_background(lambda: server.post(max_tokens=2))
         started(server, 3, 1)
         server.signal(signal.SIGTERM)
-        time.sleep(0.1)
+        server.wait_draining()
         refused = server.post(max_tokens=1)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
         assert refused.json()["error"]["code"] == "engine_stopped"
         assert httpx.get(server.url + "/ready").status_code == 503
         assert httpx.get(server.url + "/health").status_code == 200
+        server.hurry()
         for thread, results in streams:
             thread.join(20)
             assert results[0].text.endswith("data: [DONE]\n\n")
@@ -140,7 +66,7 @@ def test_fr_054_a_second_signal_ends_it_at_once(number: signal.Signals) -> None:
         thread, _ = in_background(lambda: server.post(max_tokens=3000, stream=True))
         started(server, 1)
         server.signal(number)
-        time.sleep(1)
+        server.wait_draining()
         assert server.popen.poll() is None
         second = time.monotonic()
         server.signal(number)
