@@ -30,7 +30,9 @@ def option_of(name: str) -> str:
 
 
 def default_of(value: object) -> str:
-    return "auto" if value is None else str(value) if is_shown(value) else ""
+    if is_shown(value):
+        return "auto" if value is None else str(value)
+    return "off" if value is False else "none"
 
 
 def config_rows(config: type[Any]) -> list[str]:

@@ -172,10 +172,11 @@ def test_words_that_stand_for_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", ["serve", "generate", "chat"])
 def test_help_says_defaults_of_zero_and_ranges(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    build()([command, "--help"], exit_on_error=False)
+    build(command)([command, "--help"], exit_on_error=False)
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "(1 to 4096) [env var: HASTEN_MAX_NUM_SEQS] [default: 64]" in words
     if command != "serve":
+        assert "1 is off (in (0, 1]) [default: 1.0]" in words  # top_p
         assert words.count("[default: 0]") == 1  # top_k
         assert words.count("[default: 0.0]") == 3  # min_p and two penalties
     assert {"serve": "SIGTERM let running answers finish", "generate": "standard error", "chat": "Ctrl-D ends it"}[

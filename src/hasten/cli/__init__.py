@@ -41,13 +41,13 @@ def _main(arguments: list[str], *, interruptible: bool) -> int:
 
     if sys.stdout is None:
         standard_output.say(standard_output.CLOSED)
-        return 1
+        return exit_codes.FAILED
     standard_output.keep_a_buffer()
     if arguments in (["--version"], ["-V"]):
         from hasten import __version__
 
         print(__version__)
-        return standard_output.flush(0)
+        return standard_output.flush(exit_codes.DONE)
     # the engine has a team of its own; NumPy's BLAS threads spin beside it from the import on, a sixth of a start on two cores
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hasten.cli.app import run

@@ -12,22 +12,21 @@ from hasten.cli import standard_output
 from hasten.errors import DoesNotFit, HastenError, UsageError
 
 COMMANDS = {
-    "serve": "Start the OpenAI-compatible server.\n\n"
-    "Ctrl-C and SIGTERM let running answers finish, for at most --grace-s seconds; a second one ends it at once. "
-    "It prints `ready` and its address when it answers; /config then says what every `auto` became.",
-    "chat": "Talk to a model, or to any OpenAI-compatible server, in the terminal.\n\n"
-    "One line is one message; TTFT and TPOT stand under each answer. Ctrl-C stops an answer, Ctrl-D ends it.",
-    "generate": "One answer and its timing.\n\n"
-    "The answer goes to standard output as it is written, its timing to standard error. "
-    "Ctrl-C ends it with what there is so far.",
+    "serve": "Start the OpenAI-compatible server.",
+    "chat": "Talk to a model, or to any OpenAI-compatible server, in the terminal.",
+    "generate": "One answer and its timing.",
     "pull": "Fetch a model from a URL, a folder, or the packaged demo model.",
     "models": "List the models on this machine.",
     "bench": "Load against any OpenAI-compatible server; a gate for CI.",
-}
+}  # the first lines of their docstrings
 
 
-def build() -> App:
-    """The command tree. Commands are named by import path: only the one that runs, or is asked for help, is imported."""
+def build(asked: str | None = None) -> App:
+    """The command tree. Commands are named by import path: only the one that runs, or is asked for help, is imported.
+
+    Args:
+        asked: the command that shows the whole of its docstring in its help.
+    """
     app = App(
         name="hasten",
         help="An LLM inference server steered by latency.",
@@ -39,7 +38,8 @@ def build() -> App:
         help_format="plaintext",
     )
     for name, text in COMMANDS.items():
-        app.command(f"hasten.cli.{name}:{name}", name=name, help=text)
+        # without a text it is imported for its docstring, also when only the list of commands is shown
+        app.command(f"hasten.cli.{name}:{name}", name=name, help=None if name == asked else text)
     return app
 
 
@@ -52,9 +52,10 @@ def _shown(default: object) -> object:
 
 def run(tokens: Sequence[str]) -> int:
     """Run one command line. Returns the exit code (design: 0 done, 1 failed, 2 usage, 3 gate, 4 does not fit, 130 Ctrl-C)."""
+    asked = next(iter(tokens), None)
     if os.environ.get("HASTEN_DEBUG") == "1":
-        return _exit_code(build()(tokens, print_error=False, exit_on_error=False))
-    return guarded(lambda: build()(tokens, print_error=False, exit_on_error=False))
+        return _exit_code(build(asked)(tokens, print_error=False, exit_on_error=False))
+    return guarded(lambda: build(asked)(tokens, print_error=False, exit_on_error=False))
 
 
 def guarded(command: Callable[[], object]) -> int:

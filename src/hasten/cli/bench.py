@@ -32,7 +32,7 @@ else:
 # what compare tests where no gate names anything
 _USUAL = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2e_p50", "output_tokens_per_s", "error_rate")
 
-bench = App(name="bench", help="Load against any OpenAI-compatible server; a gate for CI.")
+bench = App(name="bench")
 _DEFAULTS = LoadOptions()
 _Path = Annotated[Path | None, Parameter(show_default=False)]
 _Json = Annotated[bool, Parameter(name="--json", negative=(), help="print the result as one JSON object and nothing else")]
@@ -50,9 +50,11 @@ def load(
     report: _Path = None,
     as_json: _Json = False,
 ) -> int:
-    """Send a load and measure it. One user at a time unless --concurrency, --rate, --trace or --sweep says otherwise.
+    """Load against any OpenAI-compatible server; a gate for CI.
 
-    Exit codes: 0 measured; 1 nothing answered, or the client was saturated; 130 interrupted (with what there is so far).
+    There is one user at a time unless --concurrency, --rate, --trace or --sweep says otherwise.
+
+    Exit codes: 0 measured; 1 nothing answered, or the client was saturated; 130 Ctrl-C, with what there is so far.
 
     Args:
         url: the server, http://HOST:PORT.
@@ -128,7 +130,7 @@ def compare(
     else:
         for change in changes:
             print(change.text)
-    return _gate_code(changes) if gates else 0
+    return _gate_code(changes) if gates else exit_codes.DONE
 
 
 @bench.command(name="import")
@@ -155,7 +157,7 @@ def import_trace(
     for text in notes:
         note(text)
     note(f"{len(requests)} requests written to {output}")
-    return 0
+    return exit_codes.DONE
 
 
 @bench.command
@@ -174,7 +176,7 @@ def metrics(raw: Path, /, *, output: _Path = None, csv: _Path = None, report: _P
     result = make_result(*read_raw(raw))
     _write(result, output, csv, report)
     _show(result, as_json)
-    return 0
+    return exit_codes.DONE
 
 
 def _values(options: BenchOptions) -> BenchOptions:

@@ -33,7 +33,9 @@ def chat(
     sampling: options.SamplingOptions = options.SAMPLING_DEFAULTS,
     engine: options.EngineOptions = options.ENGINE_DEFAULTS,
 ) -> int:
-    """Talk to a model: one line is one message; TTFT and TPOT stand under each answer.
+    """Talk to a model, or to any OpenAI-compatible server, in the terminal.
+
+    One line is one message; TTFT and TPOT stand under each answer. Ctrl-C stops an answer, Ctrl-D ends it.
 
     Args:
         model: a GGUF file, an alias (smollm2), the name of a file in the models folder, or the URL of a server.

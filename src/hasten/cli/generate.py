@@ -33,7 +33,9 @@ def generate(
     sampling: options.SamplingOptions = options.SAMPLING_DEFAULTS,
     engine: options.EngineOptions = options.ENGINE_DEFAULTS,
 ) -> int:
-    """Print one answer as it is written; its timing follows on stderr.
+    """One answer and its timing.
+
+    The answer goes to standard output as it is written, its timing to standard error. Ctrl-C ends it with what there is so far.
 
     Args:
         model: a GGUF file, an alias (smollm2), or the name of a file in the models folder.
@@ -103,4 +105,4 @@ def _print(pieces: Generator[str, None, Answer], model: str, *, as_json: bool) -
     else:
         print(flush=True)
         note(dim(timing_line(answer)))
-    return 0
+    return exit_codes.DONE

@@ -32,7 +32,10 @@ class ModelRow:
 
 
 def models(*, as_json: Annotated[bool, Parameter(name="--json", help="print the list as JSON", negative=())] = False) -> None:
-    """List the models in $HASTEN_HOME/models (~/.cache/hasten/models) and those `hasten pull` can fetch by name."""
+    """List the models on this machine.
+
+    They are in $HASTEN_HOME/models (~/.cache/hasten/models). Those that `hasten pull` can fetch by name are listed too.
+    """
     rows = list_models()
     if as_json:
         print(json.dumps({"folder": str(registry.models_dir()), "models": [asdict(row) for row in rows]}, indent=1))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from cyclopts import Parameter, Token
 
 from hasten.config import EngineConfig, ServerConfig, range_text
-from hasten.request import SamplingParams
+from hasten.request import RANGES, SamplingParams
 
 NUMBER_WORDS = {int: "whole number", float: "number"}
 
@@ -116,9 +116,10 @@ def options_of(config: type[Any], texts: Mapping[str, str] | None = None) -> Any
 
 
 def _asked(field: dataclasses.Field[Any], kind: Any, text: str) -> Any:
-    """An option that is None unless given; help shows what the request then has."""
+    """An option that is None unless given; help shows what the request then has, and its range."""
     shown = "auto" if field.default is None else str(field.default)
-    words: dict[str, Any] = {"help": text, "show_default": (lambda _: shown) if is_shown(field.default) else False}
+    limits = f" (in {RANGES[field.name]})" if field.name in RANGES else ""
+    words: dict[str, Any] = {"help": text + limits, "show_default": (lambda _: shown) if is_shown(field.default) else False}
     if kind is bool:
         words["negative"] = ()
     return Annotated[kind if _is_optional(kind) else kind | None, Parameter(**words)]

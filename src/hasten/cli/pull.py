@@ -20,9 +20,11 @@ def pull(
     link: Annotated[bool, Parameter(help="do not copy a local file, link to it", negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", help="print the files as JSON", negative=())] = False,
 ) -> None:
-    """Fetch a model and keep it in $HASTEN_HOME/models (~/.cache/hasten/models).
+    """Fetch a model from a URL, a folder, or the packaged demo model.
 
-    A file appears there only when it is complete and its checksum is right. What is there already is not fetched again.
+    It is kept in $HASTEN_HOME/models (~/.cache/hasten/models). What is there already is not fetched again.
+
+    A file appears there only when it is complete and its checksum is right.
 
     Args:
         model: an alias (smollm2), a URL of a GGUF file, a GGUF file, or a folder of them.

@@ -8,7 +8,11 @@ from hasten.weights import registry
 
 
 def serve(model: str, /, *, engine: EngineOptions = ENGINE_DEFAULTS, server: ServerOptions = SERVER_DEFAULTS) -> int:
-    """Start the OpenAI-compatible server; SIGTERM and Ctrl-C let running answers finish.
+    """Start the OpenAI-compatible server.
+
+    It prints `ready` and its address when it answers; /config then says what every `auto` became.
+
+    Ctrl-C and SIGTERM let running answers finish, for at most --grace-s seconds; a second one ends it at once.
 
     Args:
         model: a GGUF file, an alias (smollm2), or the name of a file in the models folder.

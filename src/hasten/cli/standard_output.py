@@ -7,6 +7,8 @@ import io
 import os
 import sys
 
+from hasten import exit_codes
+
 CLOSED = "standard output is closed: there is nowhere to write the answer"
 
 
@@ -44,5 +46,5 @@ def flush(code: int) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             say(f"cannot write to standard output: {error.strerror or error}")
-        return 1
+        return exit_codes.FAILED
     return code
