@@ -1,13 +1,15 @@
-"""Words and lines for people: timing, sizes, progress."""
+"""Words and lines for people: timing, sizes, progress; and what is left of an answer after Ctrl-C."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Generator
 
 import pytest
 
 from hasten.cli.answer import Answer, timing_line
-from hasten.cli.terminal import ProgressLine, size_text
+from hasten.cli.generate import _print
+from hasten.cli.terminal import ProgressLine, size_text, waiting
 
 
 def test_timing_line() -> None:
@@ -28,3 +30,38 @@ def test_progress_is_silent_on_a_pipe(capfd: pytest.CaptureFixture[str]) -> None
     with contextlib.suppress(KeyError), ProgressLine("pulling") as progress:
         progress(5, 10)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, ValueError])
+def test_a_terminal_is_left_clean_however_the_wait_ends(
+    error: type[BaseException] | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait() -> None:
+        with contextlib.suppress(KeyboardInterrupt, ValueError), waiting("loading"):
+            if error is not None:
+                raise error
+
+    wait()
+    assert capfd.readouterr().err == "", "not a terminal"
+    monkeypatch.setattr("os.isatty", lambda descriptor: descriptor == 2)
+    wait()
+    assert capfd.readouterr().err == "loading\r\x1b[K"
+
+
+@pytest.mark.parametrize(
+    ("as_json", "shown"), [(True, '{"model": "m", "text": "one two", "finish_reason": "cancelled"}\n'), (False, "one two\n")]
+)
+def test_what_there_is_after_ctrl_c(as_json: bool, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    closed = []
+
+    def pieces() -> Generator[str, None, Answer]:
+        try:
+            yield "one"
+            yield " two"
+            raise KeyboardInterrupt
+        finally:
+            closed.append(True)
+
+    assert _print(pieces(), "m", as_json=as_json) == 130
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err, closed) == (shown, "", [True])
