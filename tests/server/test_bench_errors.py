@@ -143,11 +143,11 @@ def test_a_bug_of_ours_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_is_readable_is_stamped_before_any_of_it_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """32 answers written in one go, and a client that needs 3 ms to parse a piece: the last stamp does not wait for that."""
+    """32 answers written in one go, and a client that needs 10 ms to parse a piece: the last stamp does not wait for that."""
     parse = Connection.parse
 
     def slow(self: Connection, data: bytes, now_ns: int) -> None:
-        end = time.perf_counter() + 0.003
+        end = time.perf_counter() + 0.010
         while time.perf_counter() < end:
             pass
         parse(self, data, now_ns)
@@ -157,4 +157,4 @@ def test_all_that_is_readable_is_stamped_before_any_of_it_is_parsed(monkeypatch:
         outcome = run(server.url, concurrency=32, requests=32)
         log = log_of(server)
     late_ms = sorted(ms(log[record.id]["chunk_ns"][0], record.chunk_ns[0]) for record in outcome.records)
-    assert late_ms[len(late_ms) // 2] < 30  # half of 32 pieces parsed first would be 48 ms
+    assert late_ms[len(late_ms) // 2] < 100  # half of 32 pieces parsed first would be 160 ms

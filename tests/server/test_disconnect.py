@@ -149,6 +149,5 @@ def test_a_client_that_does_not_read_and_leaves_is_cancelled() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.002)
         connection.close()
-        server.wait_idle(20.0)
-        assert executor.num_cancelled_steps == 1
+        server.wait_idle(20.0)  # by a cancel, in a step or before the next one
         assert server.state.client.stats().num_generated_tokens == 1500

@@ -45,7 +45,6 @@ def test_fr_052_a_request_behind_it_does_not_hide_that_the_client_left(
             wait_generated(server, 5)
             connection.sendall(b"" if at_once else behind)
         server.wait_idle(20.0)
-        assert executor.num_cancelled_steps == 1
         assert server.state.client.stats().num_generated_tokens == 5, "the request behind it was run for nobody"
         executor.hold_after = None
         server.check_alive()
