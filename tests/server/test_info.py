@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+import hasten
 from hasten.config import ServerConfig
 from hasten.engine.ledger import DECODE, HELD, PREEMPTED, PREFILL, QUEUE
 from hasten.server.auth import configured_keys
@@ -23,6 +24,10 @@ def test_models(server: RunningServer) -> None:
     assert server.openai.models.retrieve("toy-alias").id == "toy-alias"
     with pytest.raises(openai.NotFoundError, match="toy-alias"):
         server.openai.models.retrieve("nothing/like-it")
+
+
+def test_version(server: RunningServer) -> None:
+    assert server.http.get("/version").json() == {"version": hasten.__version__}
 
 
 def test_names_with_slashes_are_found() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -102,3 +105,17 @@ def test_port_in_use_is_one_line_and_exit_1(tmp_path: Path, capfd: pytest.Captur
     assert output.out == ""
     assert output.err.count("\n") == 1
     assert f"port {port} on 127.0.0.1 is in use" in output.err
+
+
+def test_warnings_have_a_time_and_a_level() -> None:
+    """What the server logs goes to stderr, so that a line can be set beside what else happened then."""
+    code = (
+        "import logging\n"
+        "from hasten.server.run import _set_up_logging\n"
+        "_set_up_logging(access_log=False)\n"
+        "logging.getLogger('hasten.engine').warning('step 7 took 12 s')\n"
+        "logging.getLogger('hasten.engine').info('nobody wants to know')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING hasten.engine: step 7 took 12 s\n", done.stderr)

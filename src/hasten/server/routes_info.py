@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from hasten import __version__
 from hasten.errors import EngineStopped, InvalidRequest
 from hasten.request import SamplingParams
 from hasten.server import dashboard, metrics
@@ -113,6 +114,11 @@ async def health(request: Request) -> Response:
     return json_response({"status": "ok"}) if engine_error is None else error_response(EngineStopped(engine_error))
 
 
+async def version(request: Request) -> Response:
+    """GET /version"""
+    return json_response({"version": __version__})
+
+
 async def ready(request: Request) -> Response:
     """GET /ready: new requests are taken; 503 while shutting down."""
     try:
@@ -186,6 +192,7 @@ ROUTES = [
     Route("/detokenize", detokenize, methods=["POST"]),
     Route("/health", health),
     Route("/ready", ready),
+    Route("/version", version),
     Route("/metrics", metrics_page),
     Route("/config", config),
     Route("/explain/{id}", explain),
