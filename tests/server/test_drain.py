@@ -70,6 +70,17 @@ def test_fr_054_who_does_not_read_holds_it_up_for_the_grace_time_only(stream: bo
         assert (code, errors) == (0, "")
 
 
+def test_half_a_request_holds_up_nothing() -> None:
+    """A client that may never send the rest has no answer to wait for."""
+    with process(step_s=0.0, grace_s=600) as server, socket.socket() as connection:
+        host, port = server.url.removeprefix("http://").split(":")
+        connection.connect((host, int(port)))
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert server.post(max_tokens=2).status_code == 200  # by now the other has been seen
+        server.signal(signal.SIGTERM)
+        assert server.wait(20) == (0, "")
+
+
 def test_an_interrupt_that_was_ignored_stays_ignored() -> None:
     """As `sh -c 'hasten serve … &'` starts it: Ctrl-C in that terminal is not for the server."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited

@@ -61,6 +61,13 @@ class PlainHttpProtocol(HttpToolsProtocol):
             self._running.disconnected = True
             self._running.message_event.set()
 
+    @property
+    def is_sending(self) -> bool:
+        """An answer has begun and is not wholly in the kernel's hands."""
+        running = self._running
+        begun = running is not None and running.response_started and not running.response_complete
+        return begun or bool(self.transport.get_write_buffer_size())
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, app)

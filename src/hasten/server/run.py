@@ -28,7 +28,7 @@ from hasten.engine.build import LoadedEngine, load_engine, resolve_config
 from hasten.engine.memory import budget, size
 from hasten.server.app import create_app
 from hasten.server.auth import configured_keys
-from hasten.server.http_protocol import BACKLOG, http_config
+from hasten.server.http_protocol import BACKLOG, PlainHttpProtocol, http_config
 from hasten.server.local_client import LocalClient
 from hasten.server.metrics import Metrics
 from hasten.server.quoting import cut
@@ -38,7 +38,7 @@ from hasten.server.state import ServerState
 from hasten.weights.registry import ResolvedModel
 
 _EXIT_ON_SIGNAL = {signal.SIGTERM: exit_codes.DONE, signal.SIGINT: exit_codes.INTERRUPTED}
-FLUSH_S = 0.4  # beyond the grace time, for the last events of answers that it cut
+FLUSH_S = 0.4  # when nothing is left to compute: for last events, also beyond the grace time, and for refusals
 
 
 def serve(model: ResolvedModel, engine_config: EngineConfig, server_config: ServerConfig) -> int:
@@ -201,16 +201,15 @@ class _Process:
             text = f"hasten: finishing {num_open} answers, at most {grace_s:g} s; once more to stop at once"
             print(text, file=sys.stderr, flush=True)
         await self.client.drain(grace_s)
-        # the answers are written; who reads slowly has the rest of the time to take them
-        while self._is_sending() and loop.time() < deadline:
+        # The answers are written. Who reads slowly has the rest of the time to take them; who has sent half a request, none.
+        soon, state = loop.time() + FLUSH_S, self.server.server_state
+        while (loop.time() < soon and state.tasks) or (loop.time() < deadline and any(map(_is_sending, state.connections))):
             await asyncio.sleep(0.01)
         self.server.should_exit = True
 
-    def _is_sending(self) -> bool:
-        state = self.server.server_state
-        return bool(state.tasks) or any(
-            connection.transport.get_write_buffer_size() for connection in state.connections if connection.transport is not None
-        )
+
+def _is_sending(connection: object) -> bool:
+    return isinstance(connection, PlainHttpProtocol) and connection.is_sending
 
 
 def _set_up_logging(access_log: bool) -> None:
