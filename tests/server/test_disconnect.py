@@ -26,14 +26,17 @@ def send(server: RunningServer, *, stream: bool, **fields: Any) -> socket.socket
     return connection
 
 
-def wait_for(server: RunningServer, running: int = 0, waiting: int = 0, num_open: int = 0) -> None:
+def wait_for(server: RunningServer, running: int = 0, waiting: int = 0, num_open: int = 0, num_generated: int = 0) -> None:
+    """Until there are at least so many of each."""
+    wanted = (running, waiting, num_open, num_generated)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         stats = server.state.client.stats()
-        if stats.num_running >= running and stats.num_waiting >= waiting and stats.num_open >= num_open:
+        there = (stats.num_running, stats.num_waiting, stats.num_open, stats.num_generated_tokens)
+        if all(a >= b for a, b in zip(there, wanted, strict=True)):
             return
         time.sleep(0.001)
-    raise AssertionError(f"never {running} running and {waiting} waiting: {server.state.client.stats()}")
+    raise AssertionError(f"never {wanted} running, waiting, open and generated, but {there}")
 
 
 def test_fr_052_a_hundred_disconnects_leave_nothing_behind() -> None:
@@ -118,14 +121,20 @@ def test_a_disconnect_does_not_disturb_the_others() -> None:
 @pytest.mark.parametrize("num_clients", [1, 3])
 def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(num_clients: int) -> None:
     """2,000 tokens with 20 alternatives each are 700 KB, of which what lies between server and client holds a quarter."""
-    words = toy(num_padding=32)
-    with running_server(scripted(words, vocab_size=259), words, send_buffer=16384) as server, ExitStack() as open_ones:
+    words, gate = toy(num_padding=32), threading.Event()
+    executor = scripted(words, vocab_size=259, gate=gate, hold_after=900)
+    with running_server(executor, words, send_buffer=16384) as server, ExitStack() as open_ones:
         connections = [
             open_ones.enter_context(send(server, stream=True, max_tokens=2000, logprobs=20)) for _ in range(num_clients)
         ]
+        wait_for(server, num_open=num_clients)
+        gate.set()
+        wait_for(server, num_generated=900 * num_clients)  # 300 KB each: nothing more can be sent
+        server.http.get("/health")  # when this is answered, the loop has written what it could
+        executor.hold_after = None
         body = server.complete(prompt="abc", max_tokens=50, ignore_eos=True).json()
         assert body["choices"][0]["text"] == server.answer("abc", 50)
-        server.wait_idle(10.0)  # their answers are done, and wait here
+        server.wait_idle(20.0)  # their answers are done, and wait here
         for connection in connections:
             data = b""
             while not data.endswith(b"0\r\n\r\n"):
@@ -144,10 +153,7 @@ def test_a_client_that_does_not_read_and_leaves_is_cancelled() -> None:
     executor = scripted(words, vocab_size=259, hold_after=1500)  # 500 KB: far more than fits between server and client
     with running_server(executor, words, send_buffer=16384) as server:
         connection = send(server, stream=True, logprobs=20)
-        deadline = time.monotonic() + 20
-        while server.state.client.stats().num_generated_tokens < 1500:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_for(server, num_generated=1500)
         connection.close()
         server.wait_idle(20.0)  # by a cancel, in a step or before the next one
         assert server.state.client.stats().num_generated_tokens == 1500

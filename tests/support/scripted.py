@@ -18,7 +18,7 @@ from hasten.engine.executor import ExecutorInfo
 from hasten.request import RequestId, SamplingParams, TokenLogprobs
 from hasten.scheduler.plan import ChunkResult, NewRequest, ScheduledChunk, StepPlan, StepResult
 
-HOLD_S = 20.0  # far more than a cancel takes
+HOLD_S = 60.0  # far more than a cancel takes, and longer than any test waits for it
 
 
 class BadPlan(AssertionError):  # noqa: N818
@@ -91,7 +91,7 @@ class ScriptedExecutor:
         step_s: least duration of a step.
         token_s: added for every token of the step, as a prefill costs.
         gate: when given, every step waits until it is set (or the step is cancelled).
-        hold_after: a step whose requests have all drawn so many tokens waits until it is cancelled.
+        hold_after: a step whose requests have all drawn so many tokens waits until it is cancelled, or this is None again.
         fail_steps: step id → exception that result() raises, after the plan's tables and requests were taken in.
         fail_submits: step id → exception that submit() raises, before anything was taken in.
         fail_requests: index of arrival at the executor (0, 1, …) → message: that request's next draw is an error.
@@ -229,8 +229,9 @@ class ScriptedExecutor:
         while gate is not None and not gate.wait(0.001):
             if cancelled.is_set():
                 return True
-        if self.hold_after is not None and all(self._known[c.request_id].num_drawn >= self.hold_after for c in plan.chunks):
-            assert cancelled.wait(HOLD_S), f"step {plan.step_id} was not cancelled"
+        drawn, give_up_s = [self._known[chunk.request_id].num_drawn for chunk in plan.chunks], time.monotonic() + HOLD_S
+        while (hold_after := self.hold_after) is not None and min(drawn) >= hold_after and not cancelled.wait(0.001):
+            assert time.monotonic() < give_up_s, f"step {plan.step_id} was not cancelled"
         seconds = self.step_s + self.token_s * plan.num_tokens
         return cancelled.wait(seconds) if seconds > 0 else cancelled.is_set()
 
