@@ -72,16 +72,22 @@ def test_fr_006_usage_and_finish_reasons(server: RunningServer, include_usage: b
     assert all(event["choices"] for event in others)
 
 
-def test_fr_006_slow_stream_through_the_stock_client() -> None:
+def test_fr_006_a_pause_in_a_stream_through_the_stock_client() -> None:
+    """The engine stands still in the middle: what there is has come by then, nothing comes that is no part of the answer."""
     words = toy()
-    with running_server(scripted(words, step_s=0.03), words) as server:
+    executor = scripted(words, hold_after=3)
+    with running_server(executor, words) as server:
         stream = server.openai.chat.completions.create(
             model=MODEL, messages=HELLO, max_tokens=20, stream=True, stream_options={"include_usage": True}
         )
-        chunks = list(stream)
+        chunks = [next(stream)]
+        assert server.state.client.stats().num_generated_tokens <= 3
+        executor.hold_after = None
+        chunks += list(stream)
         text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         assert text == expected_text(server, 20)
         assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+        assert [bool(chunk.choices) for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
         assert chunks[-1].usage is not None
         assert chunks[-1].usage.completion_tokens == 20
 
