@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -136,3 +138,32 @@ def test_a_model_that_is_collected_on_its_own_thread_ends_without_waiting_for_it
         assert time.monotonic() < give_up, f"still there: {set(threading.enumerate()) - before}"
         time.sleep(0.002)
     assert executor.closed
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "",
+        "; llm.generate('a', SamplingParams(max_tokens=2))",
+        "; next(llm.stream('a', SamplingParams(max_tokens=200, ignore_eos=True)))",
+        "; kept = llm.stream('a', SamplingParams(max_tokens=200, ignore_eos=True)); next(kept)",
+        "; raise SystemExit(0)",
+    ],
+)
+def test_a_model_that_nobody_closed_ends_with_the_interpreter(model: str, use: str) -> None:
+    code = f"from hasten import LLM, SamplingParams; llm = LLM({model!r}){use}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_async_model_that_nobody_closed_ends_with_the_interpreter(model: str) -> None:
+    code = (
+        "import asyncio\n"
+        "from hasten import AsyncLLM, SamplingParams\n"
+        "async def main():\n"
+        f"    llm = AsyncLLM({model!r})\n"
+        "    await llm.generate('a', SamplingParams(max_tokens=2))\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -59,7 +59,11 @@ class LocalClient:
 
     async def close(self) -> None:
         """Cancel what is open and end the engine's thread. The executor stays open: it belongs to who made it."""
-        await asyncio.to_thread(self.engine.stop)
+        try:
+            await asyncio.to_thread(self.engine.stop)
+        except RuntimeError:
+            # the interpreter is going down and its thread pools take no more work; nobody is left who would want this loop
+            self.engine.stop()
 
     async def _stream(self, request_id: RequestId, queue: asyncio.Queue[TokenEvent]) -> AsyncIterator[TokenEvent]:
         try:

@@ -92,11 +92,7 @@ async def plain_messages(messages: Sequence[Message] | None) -> list[dict[str, A
 def _plain_message(message: Message, where: str) -> dict[str, Any]:
     if message.role not in _ROLES:
         raise InvalidRequest(f"{where}.role is {cut(message.role)!r}: supported are {', '.join(_ROLES)}", param=f"{where}.role")
-    for name, what in (
-        ("tool_calls", "tool calls are"),
-        ("function_call", "tool calls are"),
-        ("prefix", "continuing a message is"),
-    ):
+    for name, what in _UNSUPPORTED_IN_MESSAGES:
         if getattr(message, name):
             raise InvalidRequest(
                 f"{where}.{name} is not supported: {what} not built yet", param=f"{where}.{name}", code="unsupported_parameter"
