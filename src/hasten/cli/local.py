@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Generator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from typing import Any, cast
 
 from hasten.cli.answer import Answer, Message
+from hasten.cli.interrupts import Interrupts
 from hasten.cli.terminal import waiting
 from hasten.config import EngineConfig
 from hasten.engine.build import load_engine
@@ -15,14 +16,12 @@ from hasten.llm_output import Output, Piece
 from hasten.request import SamplingParams
 from hasten.weights.registry import ResolvedModel
 
-T = TypeVar("T")
-
 
 class LocalModel:
     """Loads a model. Raises: what `load_engine` raises.
 
-    The event loop runs in this thread, and only while somebody waits for a piece: asyncio then turns Ctrl-C into a
-    cancelled request and a KeyboardInterrupt after it.
+    The event loop runs in this thread, and only while somebody waits for a piece. Ctrl-C meanwhile cancels the request; the
+    KeyboardInterrupt comes when the loop has stopped, never inside of it.
     """
 
     def __init__(self, found: ResolvedModel, config: EngineConfig) -> None:
@@ -30,6 +29,7 @@ class LocalModel:
         with waiting(f"loading {found.path}"):
             self._llm = AsyncLLM.on(load_engine(found.path, config))
         self._runner = asyncio.Runner()
+        self._interrupts = Interrupts()
 
     def close(self) -> None:
         with self._runner:
@@ -47,26 +47,20 @@ class LocalModel:
         """Go on from `text` as it is; otherwise as `reply`."""
         return self._answer(self._llm.stream(text, self._params(sampling)))
 
-    def _run(self, awaited: Coroutine[Any, Any, T]) -> T:
-        """Its result. Nothing but Ctrl-C cancels it, though the runner does not always see that."""
-        try:
-            return self._runner.run(awaited)
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-
     def _params(self, sampling: Mapping[str, Any]) -> SamplingParams:
         """What was asked for, else the model's own defaults, else those of SamplingParams."""
         return SamplingParams(**{**self._llm.loaded.checkpoint.generation_defaults, **sampling})
 
     def _answer(self, pieces: AsyncIterator[Piece]) -> Generator[str, None, Answer]:
         output: Output | None = None
-        try:
-            while (piece := self._run(_next(pieces))) is not None:
-                output = piece.output
-                if piece.text:
-                    yield piece.text
-        finally:
-            self._run(cast(Any, pieces).aclose())
+        with self._interrupts:
+            try:
+                while (piece := self._interrupts.run(self._runner, lambda: _next(pieces))) is not None:
+                    output = piece.output
+                    if piece.text:
+                        yield piece.text
+            finally:
+                self._interrupts.run(self._runner, cast(Any, pieces).aclose, cancellable=False)
         assert output is not None, "the last piece has the output"
         return _answer_of(output)
 
